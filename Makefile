@@ -1,0 +1,42 @@
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# threads of libraries below us: the engines decide on parallelism themselves
+export OMP_NUM_THREADS ?= 1
+export FLWR_TELEMETRY_ENABLED ?= 0
+export FLWR_DISABLE_UPDATE_CHECK ?= 1
+
+.PHONY: run test test-slow lint bench clean
+.DELETE_ON_ERROR:
+
+run: $(VENV)/.ready-run
+	$(BIN)/fedsparq compare specs/quickstart.toml --out runs/quickstart
+
+test: lint
+	$(BIN)/python -m pytest
+
+test-slow: $(VENV)/.ready-dev
+	$(BIN)/python -m pytest -m slow --timeout 3600
+
+lint: $(VENV)/.ready-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(VENV)/.ready-dev
+	$(BIN)/python benchmarks/run.py
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.ready-run: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) -e '.[torch]'
+	@touch $@
+
+$(VENV)/.ready-dev: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) -e '.[torch,flower,dev]'
+	@touch $@ $(VENV)/.ready-run
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
