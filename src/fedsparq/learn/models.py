@@ -15,7 +15,7 @@ from fedsparq.errors import MissingExtraError, OptionError
 try:
     import torch
     from torch import Tensor, nn
-    from torch.nn import functional as F
+    from torch.nn.functional import max_pool2d, relu
 except ImportError as error:
     raise MissingExtraError("training needs torch: pip install 'fedsparq[torch]'") from error
 
@@ -36,7 +36,7 @@ class MLP(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         hidden: Tensor = self.fc1(images.flatten(1))
-        logits: Tensor = self.fc2(F.relu(hidden, inplace=True))
+        logits: Tensor = self.fc2(relu(hidden, inplace=True))
         return logits
 
 
@@ -57,10 +57,10 @@ class LeNet5(nn.Module):
         self.fc3 = nn.Linear(84, classes)
 
     def forward(self, images: Tensor) -> Tensor:
-        x = F.max_pool2d(F.relu(self.conv1(images), inplace=True), 2)
-        x = F.max_pool2d(F.relu(self.conv2(x), inplace=True), 2)
-        x = F.relu(self.fc1(x.flatten(1)), inplace=True)
-        x = F.relu(self.fc2(x), inplace=True)
+        x = max_pool2d(relu(self.conv1(images), inplace=True), 2)
+        x = max_pool2d(relu(self.conv2(x), inplace=True), 2)
+        x = relu(self.fc1(x.flatten(1)), inplace=True)
+        x = relu(self.fc2(x), inplace=True)
         logits: Tensor = self.fc3(x)
         return logits
 
@@ -82,9 +82,9 @@ class BasicBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         shortcut = x if self.downsample is None else self.downsample(x)
-        x = F.relu(self.bn1(self.conv1(x)), inplace=True)
+        x = relu(self.bn1(self.conv1(x)), inplace=True)
         x = self.bn2(self.conv2(x))
-        return F.relu(x + shortcut, inplace=True)
+        return relu(x + shortcut, inplace=True)
 
 
 class ResNet18(nn.Module):
@@ -112,7 +112,7 @@ class ResNet18(nn.Module):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, images: Tensor) -> Tensor:
-        x = self.maxpool(F.relu(self.bn1(self.conv1(images)), inplace=True))
+        x = self.maxpool(relu(self.bn1(self.conv1(images)), inplace=True))
         x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
         logits: Tensor = self.fc(x.mean((2, 3)))
         return logits

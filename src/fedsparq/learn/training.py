@@ -16,7 +16,7 @@ from fedsparq.layout import Exact, Layout
 try:
     import torch
     from torch import Tensor, nn
-    from torch.nn import functional as F
+    from torch.nn.functional import cross_entropy
 except ImportError as error:
     raise MissingExtraError("training needs torch: pip install 'fedsparq[torch]'") from error
 
@@ -155,7 +155,7 @@ def train(
             order = indices[rng.permutation(len(indices))][: sum(sizes)]
             for images, labels in _batches(split, order, batch_size, mean, std, steps - done):
                 model.gradient.zero_()
-                loss = F.cross_entropy(model.module(images), labels)
+                loss = cross_entropy(model.module(images), labels)
                 loss.backward()  # type: ignore[no-untyped-call]
                 value = loss.item()
                 if not math.isfinite(value):
@@ -184,7 +184,7 @@ def evaluate(
     with torch.no_grad():
         for images, labels in _batches(split, np.arange(count), _EVALUATION_CHUNK, mean, std, count):
             logits = module(images)
-            loss += F.cross_entropy(logits, labels, reduction="sum").item()
+            loss += cross_entropy(logits, labels, reduction="sum").item()
             correct += int((logits.argmax(1) == labels).sum())
     return 100.0 * correct / count, loss / count
 
@@ -243,7 +243,7 @@ def _batches(
         chosen = order[start : start + at_once]
         images = torch.from_numpy(split.images[chosen]).float().mul_(scale).add_(shift)
         labels = torch.from_numpy(split.labels[chosen])
-        yield from zip(images.split(batch_size), labels.split(batch_size), strict=True)
+        yield from zip(torch.split(images, batch_size), torch.split(labels, batch_size), strict=True)
 
 
 def _tensor(array: NDArray[np.generic]) -> Tensor:
