@@ -1,0 +1,71 @@
+"""How loops are compiled, and three operations that numba does not offer.
+
+The three are plain LLVM, for which each target's compiler picks its own instructions.
+"""
+
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import numba
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic as _intrinsic
+
+F = TypeVar("F", bound=Callable[..., Any])
+intrinsic: Any = _intrinsic
+
+
+def jit(function: F) -> F:
+    """Compile a loop on first use; the machine code is cached on disk."""
+    return cast(F, numba.njit(cache=True, nogil=True)(function))
+
+
+def jit_reordering_sums(function: F) -> F:
+    """`jit`, free to add in another order: sums may differ in their last bits between kinds of CPU."""
+    return cast(F, numba.njit(cache=True, nogil=True, fastmath={"reassoc"})(function))
+
+
+_LANES = 64
+
+
+@intrinsic
+def at_least_mask(typing: Any, bits: Any, index: Any, limit: Any) -> Any:
+    """Bit j tells whether ``bits[index + j]``, its sign bit cleared, is >= ``limit``; for j from 0 to 63."""
+    if not (isinstance(bits, types.Array) and bits.dtype == types.uint32 and bits.layout == "C"):
+        return None
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array_type = signature.args[0]
+        array = context.make_array(array_type)(context, builder, arguments[0])
+        word = ir.IntType(32)
+        lanes = ir.VectorType(word, _LANES)
+        start = cgutils.gep_inbounds(builder, array.data, arguments[1])
+        values = builder.load(builder.bitcast(start, lanes.as_pointer()), align=4, typ=lanes)
+        magnitudes = builder.and_(values, ir.Constant(lanes, [0x7FFFFFFF] * _LANES))
+        lane_0 = builder.insert_element(ir.Constant(lanes, ir.Undefined), arguments[2], ir.Constant(word, 0))
+        zeros = ir.Constant(ir.VectorType(word, _LANES), [0] * _LANES)
+        limits = builder.shuffle_vector(lane_0, ir.Constant(lanes, ir.Undefined), zeros)
+        return builder.bitcast(builder.icmp_unsigned(">=", magnitudes, limits), ir.IntType(_LANES))
+
+    return types.uint64(bits, types.int64, types.uint32), generate
+
+
+@intrinsic
+def trailing_zeros(typing: Any, word: Any) -> Any:
+    """How many zero bits lie below the lowest one bit of a word that is not zero."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
+
+    return types.uint64(types.uint64), generate
+
+
+@intrinsic
+def count_ones(typing: Any, word: Any) -> Any:
+    """How many bits of a word are one."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.ctpop(arguments[0])
+
+    return types.uint64(types.uint64), generate
