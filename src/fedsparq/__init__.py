@@ -1,7 +1,8 @@
 """FedSparQ: adaptive sparse quantization with error feedback for federated learning."""
 
-from fedsparq.compress.method import METHODS, Method, method
+from fedsparq.compress.method import METHODS, method
 from fedsparq.compress.payload import Payload
+from fedsparq.compress.pipeline import Method
 from fedsparq.compress.state import State
 from fedsparq.errors import FedSparQError, WireError
 from fedsparq.layout import Exact, Layout
