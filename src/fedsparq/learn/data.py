@@ -113,7 +113,9 @@ def _from_source(name: str) -> cache.Decoded:
     try:
         return cache.write(key, source.open_splits(hub_id, folder))
     except (OSError, ValueError) as error:
-        raise DataError(f"cannot decode data set {name!r}: {error}") from error
+        raise DataError(
+            f"cannot decode data set {name!r} into the cache: {error} (FEDSPARQ_CACHE names another place for it)"
+        ) from error
 
 
 def _local_folder(hub_id: str) -> Path | None:
