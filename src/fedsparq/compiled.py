@@ -1,6 +1,7 @@
 """How loops are compiled, and three operations that numba does not offer.
 
-The three are plain LLVM, for which each target's compiler picks its own instructions.
+The three are plain LLVM, for which each target's compiler picks its own instructions. `at_least_mask` counts on a
+little-endian target, as all are that numba has.
 """
 
 from collections.abc import Callable
@@ -9,11 +10,14 @@ from typing import Any, TypeVar, cast
 import numba
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic as _intrinsic
+from numba.extending import intrinsic
 
 F = TypeVar("F", bound=Callable[..., Any])
-intrinsic: Any = _intrinsic
+
+
+def operation(generator: Callable[..., Any]) -> Any:
+    """Make an operation for compiled loops of a function that picks its types and writes its LLVM."""
+    return intrinsic(generator)
 
 
 def jit(function: F) -> F:
@@ -29,7 +33,7 @@ def jit_reordering_sums(function: F) -> F:
 _LANES = 64
 
 
-@intrinsic
+@operation
 def at_least_mask(typing: Any, bits: Any, index: Any, limit: Any) -> Any:
     """Bit j tells whether ``bits[index + j]``, its sign bit cleared, is >= ``limit``; for j from 0 to 63."""
     if not (isinstance(bits, types.Array) and bits.dtype == types.uint32 and bits.layout == "C"):
@@ -40,7 +44,7 @@ def at_least_mask(typing: Any, bits: Any, index: Any, limit: Any) -> Any:
         array = context.make_array(array_type)(context, builder, arguments[0])
         word = ir.IntType(32)
         lanes = ir.VectorType(word, _LANES)
-        start = cgutils.gep_inbounds(builder, array.data, arguments[1])
+        start = builder.gep(array.data, [arguments[1]], inbounds=True)
         values = builder.load(builder.bitcast(start, lanes.as_pointer()), align=4, typ=lanes)
         magnitudes = builder.and_(values, ir.Constant(lanes, [0x7FFFFFFF] * _LANES))
         lane_0 = builder.insert_element(ir.Constant(lanes, ir.Undefined), arguments[2], ir.Constant(word, 0))
@@ -51,7 +55,7 @@ def at_least_mask(typing: Any, bits: Any, index: Any, limit: Any) -> Any:
     return types.uint64(bits, types.int64, types.uint32), generate
 
 
-@intrinsic
+@operation
 def trailing_zeros(typing: Any, word: Any) -> Any:
     """How many zero bits lie below the lowest one bit of a word that is not zero."""
 
@@ -61,7 +65,7 @@ def trailing_zeros(typing: Any, word: Any) -> Any:
     return types.uint64(types.uint64), generate
 
 
-@intrinsic
+@operation
 def count_ones(typing: Any, word: Any) -> Any:
     """How many bits of a word are one."""
 

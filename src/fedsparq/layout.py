@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from numbers import Integral
+from typing import Any, Literal, cast, get_args
 
 import numpy as np
 import xxhash
@@ -20,6 +23,7 @@ MAX_SIZE = 2**32 - 1
 """Positions travel as 32-bit numbers."""
 
 _STATISTICS = ("running_mean", "running_var")
+_JSON_EXAMPLE = '{"fc.weight": [10, 4], "fc.bias": [10]}'
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,8 @@ class Layout:
     * buffers are float statistics (BatchNorm), and travel exactly: ``float32[layout.buffer_size]``;
     * counters are integers, and travel exactly: ``int64[layout.counter_size]``.
 
+    Tensors of other types are listed with their own type, and their values pass through these three.
+
     >>> layout = Layout.of({"fc.weight": (10, 4), "fc.bias": (10,)})
     >>> layout.size, [t.name for t in layout.parameters]
     (50, ['fc.weight', 'fc.bias'])
@@ -59,6 +65,7 @@ class Layout:
     """64 bits over names, shapes, types and roles; FORMAT.md defines it."""
 
     def __post_init__(self) -> None:
+        _check_names([t.name for t in self.tensors])
         lines = (f"{t.role} {t.dtype} {'x'.join(map(str, t.shape))} {t.name}\n" for t in self.tensors)
         object.__setattr__(self, "digest", xxhash.xxh3_64_intdigest("".join(lines).encode()))
         if self.size > MAX_SIZE:
@@ -74,7 +81,7 @@ class Layout:
         if isinstance(model, Mapping):
             return cls._build((str(name), *_describe(str(name), value)) for name, value in model.items())
         if hasattr(model, "named_parameters") and hasattr(model, "state_dict"):
-            trained = {name for name, p in model.named_parameters() if p.requires_grad}
+            trained = {name for name, p in model.named_parameters(remove_duplicate=False) if p.requires_grad}
             return cls._build(
                 (
                     name,
@@ -96,6 +103,25 @@ class Layout:
             tensors.append(Tensor(name, shape, dtype, role, used[role]))
             used[role] += tensors[-1].size
         return cls(tuple(tensors))
+
+    def to_json(self) -> str:
+        """The layout as text, for a file beside messages: a message names its layout only by the digest."""
+        tensors = [{"name": t.name, "shape": list(t.shape), "dtype": t.dtype, "role": t.role} for t in self.tensors]
+        return json.dumps({"tensors": tensors}, indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> Layout:
+        """What `to_json` wrote, or a plain object from names to shapes: ``{"fc.weight": [10, 4], "fc.bias": [10]}``."""
+        try:
+            data = json.loads(text)
+        except ValueError as error:
+            raise OptionError(f"a layout must be JSON such as {_JSON_EXAMPLE}: {error}") from None
+        if not isinstance(data, dict):
+            raise OptionError(f"a layout must be a JSON object such as {_JSON_EXAMPLE}, not {type(data).__name__}")
+        tensors = data.get("tensors")
+        if not (isinstance(tensors, list) and all(isinstance(t, dict) for t in tensors)):
+            return cls.of(data)
+        return cls._build(_from_entry(entry) for entry in tensors)
 
     def _of_role(self, role: Role) -> tuple[Tensor, ...]:
         return tuple(t for t in self.tensors if t.role == role)
@@ -152,11 +178,30 @@ def _describe(name: str, value: Any) -> tuple[tuple[int, ...], str, Role]:
             dtype,
             _role(name, dtype, trained=name.rsplit(".", 1)[-1] not in _STATISTICS),
         )
-    if isinstance(value, int):
-        value = (value,)
-    if not isinstance(value, Sequence) or not all(isinstance(n, int) and n >= 0 for n in value):
-        raise OptionError(f"tensor {name!r}: expected a shape such as (128, 784) or an array, got {value!r}")
-    return tuple(value), "float32", "parameter"
+    return _shape(name, (value,) if isinstance(value, Integral) else value), "float32", "parameter"
+
+
+def _shape(name: str, value: Any) -> tuple[int, ...]:
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        shape = tuple(int(n) for n in value if isinstance(n, Integral) and not isinstance(n, bool))
+        if len(shape) == len(value) and all(n >= 0 for n in shape):
+            return shape
+    raise OptionError(f"tensor {name!r}: expected a shape such as (128, 784) or an array, got {value!r}")
+
+
+def _from_entry(entry: dict[str, Any]) -> tuple[str, tuple[int, ...], str, Role]:
+    name, dtype, role = entry.get("name"), entry.get("dtype"), entry.get("role")
+    if not isinstance(name, str) or not isinstance(dtype, str) or role not in get_args(Role):
+        raise OptionError(f"a tensor of a layout needs a name, a shape, a dtype and one of the roles {get_args(Role)}")
+    return name, _shape(name, entry.get("shape")), dtype, cast(Role, role)
+
+
+def _check_names(names: list[str]) -> None:
+    for name, times in Counter(names).items():
+        if times > 1:
+            raise OptionError(f"the name {name!r} is used {times} times; every tensor needs a name of its own")
+        if "\n" in name:
+            raise OptionError(f"the name {name!r} holds a line break, which the digest of a layout cannot")
 
 
 def _role(name: str, dtype: str, trained: bool) -> Role:

@@ -175,9 +175,11 @@ class Payload:
                 f"the accumulator is {accumulator.dtype}{list(accumulator.shape)}; "
                 f"it must be float32[{self.layout.size}]"
             )
+        if not accumulator.flags.writeable:
+            raise UpdateError("the accumulator is read-only; give an array that can be changed")
+        if not abs(weight) <= np.finfo(np.float32).max:
+            raise UpdateError(f"the weight {weight} is not a finite float32")
         scale = np.float32(weight)
-        if not np.isfinite(scale):
-            raise UpdateError(f"the weight {weight} is not a finite number")
         for layer in self.layers():
             if isinstance(layer.values, Halves):
                 kernels.scatter_add_halves(accumulator, layer.positions, layer.values.bits, scale)

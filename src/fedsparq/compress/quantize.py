@@ -14,6 +14,7 @@ from fedsparq.compress.state import Vector
 from fedsparq.errors import OptionError
 
 MAX_LEVELS = 32767
+_LARGEST = float(np.finfo(np.float32).max)
 
 
 class Quantizer(Protocol):
@@ -61,7 +62,8 @@ class QSGD:
         step = _round_up(float(np.linalg.norm(chosen.astype(np.float64))) / self.levels)
         signed = np.zeros(places.size, np.int16)
         if step > 0:
-            kernels.stochastic_levels(chosen, np.float64(step), self.levels, base, np.uint64(seed), signed)
+            most = min(self.levels, int(_LARGEST // float(step)))
+            kernels.stochastic_levels(chosen, np.float64(step), most, base, np.uint64(seed), signed)
         nonzero = np.flatnonzero(signed)
         places, values = places[nonzero], Steps(step, signed[nonzero])
         c[places] -= values.decoded()
@@ -69,6 +71,6 @@ class QSGD:
 
 
 def _round_up(value: float) -> np.float32:
-    """The least float32 that is not below value: with it as the step, no level exceeds the number of levels."""
-    rounded = np.float32(value)
-    return rounded if rounded >= value else np.nextafter(rounded, np.float32(np.inf))
+    """The least finite float32 that is not below value: as the step, it keeps every level within their number."""
+    rounded = np.float32(min(value, _LARGEST))
+    return rounded if rounded >= min(value, _LARGEST) else np.nextafter(rounded, np.float32(np.inf))

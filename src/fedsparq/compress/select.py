@@ -20,6 +20,8 @@ from fedsparq.layout import Layout
 Memory = dict[str, NDArray[np.float64]]
 Scope = Literal["layer", "global"]
 
+_LARGEST = float(np.finfo(np.float32).max)
+
 
 @dataclass(frozen=True)
 class Marks:
@@ -142,7 +144,8 @@ class SmoothedMean:
     def _threshold(self, average: float, rounds: int) -> np.float32:
         if self.start == "debiased":
             average /= 1 - self.beta**rounds
-        return np.float32(self.multiplier * average)
+        threshold = abs(self.multiplier * average)
+        return np.float32(threshold if threshold <= _LARGEST else math.inf)
 
 
 def at_least(c: Vector, threshold: np.float32) -> Marks:

@@ -52,7 +52,7 @@ def encode(payload: Payload) -> bytes:
 
 def decode(blob: bytes | bytearray | memoryview, layout: Layout) -> Payload:
     """The payload that a message carries. Anything that is not exactly right raises WireError."""
-    reader = Reader(_checked(memoryview(blob).cast("B"), layout))
+    reader = Reader(_checked(_view(blob), layout))
     flags = reader.raw(_HEADER)[len(MAGIC)]
     seeded = _read_seed(reader, layout) if flags & _SEEDED else None
     drawn = seeded.positions() if seeded else None
@@ -92,6 +92,15 @@ def _pieces(layer: Layer) -> Iterator[tuple[int, int, slice]]:
     for start in range(layer.start, end, PIECE):
         size = min(PIECE, end - start)
         yield start, size, slice(*np.searchsorted(layer.positions, [start, start + size]))
+
+
+def _view(blob: object) -> memoryview:
+    if not isinstance(blob, bytes | bytearray | memoryview):
+        raise WireError(f"a message is bytes, not {type(blob).__name__}")
+    try:
+        return memoryview(blob).cast("B")
+    except TypeError:
+        raise WireError("a message must be contiguous bytes; copy it with bytes(...) first") from None
 
 
 def _checked(message: memoryview, layout: Layout) -> memoryview:

@@ -56,7 +56,12 @@ def read_index(reader: Reader, size: int) -> tuple[Index, Places | None]:
     kind = Index(code)
     if kind in (Index.ALL, Index.SEEDED):
         return kind, None
-    places = np.empty(0 if kind is Index.EMPTY else reader.varint(size), np.uint32)
+    if kind is Index.EMPTY:
+        return kind, np.empty(0, np.uint32)
+    count = reader.varint(size - 1)
+    if count == 0:
+        raise WireError("a piece lists no positions; it should say that it is empty")
+    places = np.empty(count, np.uint32)
     match kind:
         case Index.BITMAP:
             data, _ = reader.stream((size + 7) // 8, (size + 7) // 8)
@@ -71,8 +76,6 @@ def read_index(reader: Reader, size: int) -> tuple[Index, Places | None]:
                 raise WireError(f"Rice parameter {k} is out of range; it can be {_MAX_RICE} at most")
             sound = kernels.rice_decode(reader.rest(), k, size, places)
             reader.raw(max(sound, 0))
-        case _:
-            sound = 0
     if sound < 0:
         raise WireError(f"the positions of a piece are not {places.size:,} rising places below {size:,}")
     return kind, places

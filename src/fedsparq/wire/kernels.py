@@ -44,6 +44,8 @@ def varints_to_places(data: Any, size: int, places: Any) -> int:
             shift += 7
             if byte < 0x80:
                 break
+        if byte == 0 and shift > 7:
+            return -1
         place += gap + 1
         if place >= size:
             return -1

@@ -55,7 +55,7 @@ class Writer:
         return frame if len(frame) < data.size else None
 
     def stream(self, raw: bytes | NDArray[Any], frame: bytes | None) -> None:
-        """Either raw bytes, whose number the reader knows, behind a 0; or a zstd frame behind its length."""
+        """Either raw bytes, whose number the reader knows, behind a 0; or a smaller zstd frame behind its length."""
         self.varint(len(frame) if frame else 0)
         self.raw(frame or raw)
 
@@ -107,13 +107,15 @@ class Reader:
                 break
             if shift > 63:
                 raise WireError("a number has more than ten bytes; the message is damaged")
+        if byte == 0 and shift > 7:
+            raise WireError("a number is written with more bytes than it needs; the message is damaged")
         if value > most:
             raise WireError(f"a count or length is {value:,}; at this place it can be {most:,} at most")
         return value
 
     def stream(self, raw_size: int, size: int) -> tuple[Bytes, bool]:
         """Undo `Writer.stream`: `raw_size` bytes as they are and True, or `size` bytes out of zstd and False."""
-        length = self.varint(self.left)
+        length = self.varint(max(raw_size - 1, 0))
         if length == 0:
             return np.frombuffer(self.raw(raw_size), np.uint8), True
         frame = self.raw(length)

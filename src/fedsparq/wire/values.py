@@ -17,6 +17,7 @@ from fedsparq.wire.streams import Bytes, Reader, Writer
 MAX_LEVEL = 32767
 MAX_TABLE = 63
 _SAMPLE = 4096
+_LARGEST = float(np.finfo(np.float32).max)
 
 
 class Kind(IntEnum):
@@ -62,7 +63,7 @@ def read_head(reader: Reader, name: str) -> LayerHead:
     if kind is Kind.STEPS and size == 0:
         top = reader.varint(MAX_LEVEL)
         step = reader.array("<f4", 1 if top else 0)
-        if top and not (np.isfinite(step[0] * np.float32(top)) and step[0] > 0):
+        if top and not 0 < float(step[0]) * top <= _LARGEST:
             raise WireError(f"layer {name!r}: step {step[0]} is not a positive number whose multiples are finite")
         return LayerHead(kind, top, step)
     if kind is Kind.MAGNITUDES:
