@@ -1,0 +1,85 @@
+"""How the model reaches the clients: whole each time, or as compressed changes to the model a client is known to hold.
+
+With a method, all clients train on one public model that follows the server's own. What the changes did not carry is
+the difference between the two, so the next change makes up for it: the server's error feedback.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from fedsparq.compress.pipeline import Method
+from fedsparq.compress.state import State
+from fedsparq.federate.model import Model
+from fedsparq.layout import Layout
+from fedsparq.wire.frame import encode
+
+HISTORY = 64
+"""For how many rounds changes are kept, for clients that missed some."""
+
+
+@dataclass
+class Downlink:
+    """The sending side of the broadcast."""
+
+    layout: Layout
+    method: Method | None = None
+    seed: int = 0
+    public: Model | None = None
+    round: int = 0
+    state: State | None = None
+    changes: dict[int, bytes] = field(default_factory=dict)
+    """The change that led to each of the last rounds' public models."""
+    held: dict[int, int] = field(default_factory=dict)
+    """For each client, the round whose public model it is known to hold."""
+    _whole: bytes = b""
+
+    @property
+    def compressed(self) -> bool:
+        return self.method is not None
+
+    def prepare(self, number: int, model: Model) -> None:
+        """Make the public model of a round; once, however often the round is opened."""
+        if number == self.round and self.public is not None:
+            return
+        if self.method is None or self.public is None:
+            self.public = model
+        else:
+            self._change(self.method, self.public, number, model)
+        self.round = number
+        self._whole = b""
+
+    def parts(self, client: int) -> tuple[int, tuple[bytes, ...]]:
+        """For a client: 0 and the whole model, or the round it holds and the changes since, whichever is shorter."""
+        if self.public is None:
+            raise ValueError("prepare comes before parts")
+        base = self.held.get(client, 0)
+        missed = range(base + 1, self.round + 1)
+        if base and all(number in self.changes for number in missed):
+            changes = tuple(self.changes[number] for number in missed)
+            if sum(map(len, changes)) < 4 * self.layout.size:
+                return base, changes
+        self._whole = self._whole or self.public.encode(self.layout)
+        return 0, (self._whole,)
+
+    def holds(self, client: int, number: int) -> None:
+        """The client has shown, by answering, that it holds a round's model."""
+        if self.compressed:
+            self.held[client] = number
+
+    def forget(self, client: int) -> None:
+        """The client has lost its model."""
+        self.held.pop(client, None)
+
+    def _change(self, method: Method, public: Model, number: int, model: Model) -> None:
+        state = self.state or method.init(self.layout)
+        if state.residual is not None:
+            state = replace(state, residual=np.zeros(self.layout.size, np.float32))
+        rng = np.random.default_rng([self.seed, number, 2])
+        payload, self.state = method.compress(model.vector - public.vector, state, rng)
+        payload = replace(payload, exact=model.exact)
+        self.public = public.plus(payload)
+        self.changes[number] = encode(payload)
+        self.changes.pop(number - HISTORY, None)
