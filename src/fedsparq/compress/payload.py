@@ -177,7 +177,7 @@ class Payload:
             )
         if not accumulator.flags.writeable:
             raise UpdateError("the accumulator is read-only; give an array that can be changed")
-        if not abs(weight) <= np.finfo(np.float32).max:
+        if not abs(weight) <= float(np.finfo(np.float32).max):
             raise UpdateError(f"the weight {weight} is not a finite float32")
         scale = np.float32(weight)
         for layer in self.layers():

@@ -72,5 +72,6 @@ class QSGD:
 
 def _round_up(value: float) -> np.float32:
     """The least finite float32 that is not below value: as the step, it keeps every level within their number."""
-    rounded = np.float32(min(value, _LARGEST))
-    return rounded if rounded >= min(value, _LARGEST) else np.nextafter(rounded, np.float32(np.inf))
+    value = min(value, _LARGEST)
+    rounded = np.float32(value)
+    return rounded if float(rounded) >= value else np.nextafter(rounded, np.float32(np.inf))

@@ -144,7 +144,7 @@ class SmoothedMean:
     def _threshold(self, average: float, rounds: int) -> np.float32:
         if self.start == "debiased":
             average /= 1 - self.beta**rounds
-        threshold = abs(self.multiplier * average)
+        threshold = abs(self.multiplier * float(average))
         return np.float32(threshold if threshold <= _LARGEST else math.inf)
 
 
