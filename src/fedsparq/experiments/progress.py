@@ -1,0 +1,64 @@
+"""What a person sees while runs are under way: a live line on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from fedsparq.experiments.results import Round
+from fedsparq.experiments.spec import RunSpec
+from fedsparq.experiments.units import human_bytes
+
+Watcher = Callable[[Round], None]
+
+
+@contextmanager
+def following(console: Console) -> Iterator[Callable[[RunSpec], Watcher]]:
+    """Gives, for each run, what is to be called after each of its rounds."""
+    if not console.is_terminal:
+        yield lambda spec: _plain(console, spec)
+        return
+    columns = (
+        TextColumn("{task.description:<40}"),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TextColumn("[bold]{task.fields[accuracy]}"),
+        TextColumn("{task.fields[sent]}"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console) as progress:
+        yield lambda spec: _live(progress, spec)
+
+
+def describe(spec: RunSpec) -> str:
+    return f"{spec.dataset} {spec.partition_label} seed {spec.seed}: {spec.label}"
+
+
+def _live(progress: Progress, spec: RunSpec) -> Watcher:
+    task = progress.add_task(describe(spec), total=spec.rounds, accuracy="", sent="")
+    sent = 0.0
+
+    def watch(record: Round) -> None:
+        nonlocal sent
+        sent += record.upload_bytes
+        accuracy = f"{record.accuracy:5.2f} %"
+        progress.update(task, completed=record.round, accuracy=accuracy, sent=f"{human_bytes(sent)} sent")
+
+    return watch
+
+
+def _plain(console: Console, spec: RunSpec) -> Watcher:
+    sent = 0.0
+
+    def watch(record: Round) -> None:
+        nonlocal sent
+        sent += record.upload_bytes
+        if record.round == spec.rounds:
+            figures = f"{record.accuracy:.2f} %, {human_bytes(sent)} sent per client"
+            console.print(f"{describe(spec)}: {spec.rounds} rounds, {figures}", soft_wrap=True, highlight=False)
+
+    return watch
