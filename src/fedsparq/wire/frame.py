@@ -43,7 +43,8 @@ def encode(payload: Payload) -> bytes:
                 writer.byte(Index.SEEDED)
             else:
                 write_index(writer, layer.positions[part] - np.uint32(start), size)
-            write_values(writer, layer.values, head, part)
+            if part.start < part.stop:
+                write_values(writer, layer.values, head, part)
     if payload.exact is not None:
         _write_exact(writer, payload.exact, layout)
     body = writer.bytes()
@@ -75,7 +76,8 @@ def decode(blob: bytes | bytearray | memoryview, layout: Layout) -> Payload:
                 here = inside + np.uint32(start)
                 whole = False
             places.append(here)
-            pieces.append(read_values(reader, head, here.size, tensor.name))
+            if here.size:
+                pieces.append(read_values(reader, head, here.size, tensor.name))
         values.append(join(head, pieces))
     exact = _read_exact(reader, layout) if flags & _EXACT else None
     if reader.left:

@@ -17,7 +17,8 @@ Places = NDArray[np.uint32]
 
 _BITMAP_FROM = 0.15
 _GAPS_TO = 0.30
-_RICE_TO = 4096
+_RICE_TO = 0.04
+_FEW = 4096
 _MAX_RICE = 20
 
 
@@ -40,7 +41,7 @@ def write_index(writer: Writer, places: Places, size: int) -> None:
         options.append(_bitmap(writer, places, size))
     if places.size <= _GAPS_TO * size:
         options.append(_gaps(writer, places))
-    if places.size <= _RICE_TO:
+    if places.size <= max(_RICE_TO * size, _FEW):
         options.append(_rice(places, size))
     kind, body = min(options, key=lambda option: len(option[1]))
     writer.byte(kind)
