@@ -29,10 +29,10 @@ def upload(bench: Bench, looks: Looks) -> Figure:
     arms = sorted(bench.arms, key=lambda a: a.spread("upload_bytes").mean)
     figure, axes = _rows(bench, arms, "Upload per client", bottom=44)
     sent = [arm.spread("upload_bytes") for arm in arms]
-    counted = [arm.spread("upload_bytes_paper").mean for arm in arms]
-    low = min(*(s.mean for s in sent), *counted)
+    counted = [max(1.0, arm.spread("upload_bytes_paper").mean) for arm in arms]
+    low = min(s.mean for s in sent)
     high = max(*(s.mean for s in sent), *counted)
-    floor = 10 ** math.floor(math.log10(low) - 0.15)
+    floor = 10 ** math.floor(math.log10(min(low, *counted)) - 0.15)
     axes.set_xscale("log")
     axes.set_xlim(floor, high * (high / floor) ** 0.22)
     for row, (arm, amount, formula) in enumerate(zip(arms, sent, counted, strict=True)):

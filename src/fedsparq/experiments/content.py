@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from fedsparq.experiments.claims import Claim
 from fedsparq.experiments.grouping import Bench, Spread, frugal, reference
-from fedsparq.experiments.paper import deviation
+from fedsparq.experiments.paper import CAVEATS, deviation
 from fedsparq.experiments.results import LeftOut
 from fedsparq.experiments.tables import ACCURACY, Table
 from fedsparq.experiments.units import human_bytes
@@ -63,6 +63,17 @@ class Content:
     @property
     def figure_names(self) -> set[str]:
         return {figure.name for section in self.sections for figure in (section.answer, *section.figures)}
+
+
+def caveats(section: Section) -> list[str]:
+    """What to bear in mind before ours is held against the paper's."""
+    if not section.results.has_paper:
+        return []
+    departs = deviation(section.bench.setting)
+    said = [f"The paper's values are for another set-up: {departs}."] if departs else []
+    if section.bench.setting.iid and section.bench.setting.dataset in CAVEATS:
+        said.append(CAVEATS[section.bench.setting.dataset])
+    return said
 
 
 def departures(content: Content) -> list[str]:

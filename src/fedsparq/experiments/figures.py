@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from fedsparq.experiments import bars, curves
-from fedsparq.experiments.grouping import Bench, pareto
+from fedsparq.experiments.grouping import Bench, pareto, slug
 from fedsparq.experiments.placing import Tag, around_points
 from fedsparq.experiments.style import GRID, INK, MUTED, SURFACE, WIDTH, Look, panel, styled
 from fedsparq.experiments.units import percent, tick_bytes
@@ -45,7 +45,7 @@ def draw_bench(bench: Bench, looks: Looks) -> Iterator[Drawing]:
             yield Drawing(name, f"Share of coordinates sent over rounds, {at}", curves.kept(bench, sparse, looks))
         for arm in sparse:
             if curves.layers_differ(arm):
-                name = f"{bench.slug}-layers-{arm.label.replace(' ', '-').replace('=', '-')}"
+                name = f"{bench.slug}-layers-{slug(arm.label)}"
                 caption = f"Share of each layer that {arm.name} sends, {at}"
                 yield Drawing(name, caption, curves.kept_layers(bench, arm, looks))
         if bench.arms[0].runs[0].class_counts is not None:
@@ -107,7 +107,11 @@ def _draw_answer(axes: Axes, bench: Bench, looks: Looks, labels: bool = True) ->
         )
     xs, ys = zip(*((x.mean, y.mean) for x, y in spots.values()), strict=True)
     reach = max(max(ys) - min(ys), 0.5)
-    axes.set_ylim(min(ys) - 0.16 * reach, max(ys) + 0.16 * reach)
+    low, high = (
+        min(y.mean - (y.std or 0) for _, y in spots.values()),
+        max(y.mean + (y.std or 0) for _, y in spots.values()),
+    )
+    axes.set_ylim(min(low, min(ys) - 0.16 * reach), max(high, max(ys) + 0.16 * reach))
     ratio = max(max(xs) / min(xs), 1.5)
     axes.set_xlim(min(xs) / ratio**0.16, max(xs) * ratio**0.16)
     _join_front(axes, bench)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from urllib.parse import quote
 
 from fedsparq.experiments import paper, tables
-from fedsparq.experiments.content import QUESTION, READING, Content, Section, Shown, departures, finding
+from fedsparq.experiments.content import QUESTION, READING, Content, Section, Shown, caveats, departures, finding
 
 
 def render(content: Content) -> str:
@@ -55,9 +55,7 @@ def _bench(section: Section, files: str) -> str:
     if section.bench.setting.note:
         lines.append(f"**{section.bench.setting.note}**\n")
     lines += [" · ".join(section.facts) + "\n", tables.to_markdown(section.results)]
-    departs = paper.deviation(section.bench.setting) if section.results.has_paper else ""
-    if departs:
-        lines.append(f"The paper's values are for another set-up: {departs}.\n")
+    lines += [f"{said}\n" for said in caveats(section)]
     name = quote(f"{section.bench.slug}-rounds.csv")
     lines.append(f"[Every round as CSV]({quote(files)}/{name}), {_downloads(section.results.name, files)}\n")
     lines.append(_images([shown for shown in section.figures if not shown.name.endswith("-variants")], files))

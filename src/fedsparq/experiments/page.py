@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 from fedsparq.experiments import paper, tables
 from fedsparq.experiments.claims import Claim, Verdict
-from fedsparq.experiments.content import QUESTION, READING, Content, Section, Shown, departures, finding
+from fedsparq.experiments.content import QUESTION, READING, Content, Section, Shown, caveats, departures, finding
 from fedsparq.experiments.style import css_variables, inline
 from fedsparq.experiments.tables import Table
 
@@ -105,17 +105,16 @@ def _claim(claim: Claim, figures: set[str]) -> str:
     link = f' <a href="#{escape(claim.figure)}">figure</a>' if claim.figure in figures else ""
     return (
         f'<li><div><h3>{escape(claim.claim)}</h3><p class="verdict {kind}"><span aria-hidden="true">{mark}</span> '
-        f"{escape(claim.verdict)}</p></div><dl><div><dt>The paper</dt><dd>{escape(claim.paper)}</dd></div>"
-        f"<div><dt>Here</dt><dd>{escape(claim.measured)}{link}</dd></div></dl>"
-        f"<code>{escape(claim.command)}</code></li>"
+        f"{escape(claim.verdict)}</p><code>{escape(claim.command)}</code></div><dl>"
+        f"<div><dt>The paper</dt><dd>{escape(claim.paper)}</dd></div>"
+        f"<div><dt>Here</dt><dd>{escape(claim.measured)}{link}</dd></div></dl></li>"
     )
 
 
 def _bench(section: Section, files: str) -> str:
     bench = section.bench
     note = f'<p class="note">{escape(bench.setting.note)}</p>' if bench.setting.note else ""
-    departs = paper.deviation(bench.setting) if section.results.has_paper else ""
-    beside = f'<p class="aside">The paper’s values are for another set-up: {escape(departs)}.</p>' if departs else ""
+    beside = "".join(f'<p class="aside">{escape(said)}</p>' for said in caveats(section))
     figures = "".join(_figure(shown, files) for shown in section.figures if not shown.name.endswith("-variants"))
     data = f'<a href="{_link(files, f"{bench.slug}-rounds.csv")}">every round as CSV</a>'
     return (

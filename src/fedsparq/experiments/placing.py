@@ -28,7 +28,9 @@ def at_line_ends(axes: Axes, tags: Sequence[Tag]) -> None:
     scale = 72 / axes.figure.dpi
     points = axes.transData.transform([(tag.x, tag.y) for tag in tags]) * scale
     order = sorted(range(len(tags)), key=lambda i: points[i][1])
-    heights = spread_apart([float(points[i][1]) for i in order], _LINE)
+    box = axes.get_window_extent()
+    floor, ceiling = box.y0 * scale - 4, box.y1 * scale + 4
+    heights = spread_apart([float(points[i][1]) for i in order], _LINE, floor, ceiling)
     crowded = any(abs(height - points[i][1]) > 1 for i, height in zip(order, heights, strict=True))
     for i, height in zip(order, heights, strict=True):
         moved = height - points[i][1]
@@ -42,14 +44,24 @@ def at_line_ends(axes: Axes, tags: Sequence[Tag]) -> None:
             color=tags[i].colour,
             fontweight="bold" if tags[i].bold else "normal",
             annotation_clip=False,
-            arrowprops={"arrowstyle": "-", "color": tags[i].colour, "lw": 0.6, "shrinkA": 1, "shrinkB": 1}
+            arrowprops={
+                "arrowstyle": "-",
+                "color": tags[i].colour,
+                "lw": 0.6,
+                "shrinkA": 1,
+                "shrinkB": 1,
+                "relpos": (0, 0.5),
+            }
             if crowded
             else None,
         )
 
 
-def spread_apart(places: Sequence[float], gap: float) -> list[float]:
-    """Rising numbers moved as little as possible until neighbours are `gap` apart (pool adjacent violators)."""
+def spread_apart(places: Sequence[float], gap: float, floor: float, ceiling: float) -> list[float]:
+    """Rising numbers moved as little as possible until neighbours are `gap` apart, then down below the ceiling.
+
+    The floor gives way where there are more places than room.
+    """
     blocks: list[tuple[float, int]] = []  # mean of (place - rank * gap), members
     for rank, place in enumerate(places):
         mean, size = place - rank * gap, 1
@@ -58,8 +70,10 @@ def spread_apart(places: Sequence[float], gap: float) -> list[float]:
             mean = (mean * size + before * members) / (size + members)
             size += members
         blocks.append((mean, size))
+    last = len(places) - 1
     starts = [mean for mean, size in blocks for _ in range(size)]
-    return [start + rank * gap for rank, start in enumerate(starts)]
+    lifted = [max(start, floor) + rank * gap for rank, start in enumerate(starts)]
+    return [min(place, ceiling - (last - rank) * gap) for rank, place in enumerate(lifted)]
 
 
 def around_points(axes: Axes, tags: Sequence[Tag], avoid: Sequence[tuple[float, float]] = ()) -> None:

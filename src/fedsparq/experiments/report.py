@@ -11,7 +11,7 @@ from fedsparq.experiments.claims import Claim, judge
 from fedsparq.experiments.content import Content, Section, Shown
 from fedsparq.experiments.figures import answer, answers, draw_bench
 from fedsparq.experiments.grouping import Bench, benches
-from fedsparq.experiments.results import LeftOut, Run, Runs, load_runs
+from fedsparq.experiments.results import LeftOut, Run, load_runs
 from fedsparq.experiments.style import Look, looks, save
 
 _TITLE = "What the bytes buy"
@@ -65,14 +65,14 @@ def _gather(
         title=title or (_PAPER_TITLE if paper else _TITLE),
         command=command or " ".join(["fedsparq report", *map(str, paths), "-o", str(out)]),
         files=files.name,
-        sections=_sections(groups, found, files, formats),
+        sections=_sections(groups, files, formats),
         claims=claims,
         left_out=found.left_out,
     )
     return content, Report(out, files, found.runs, found.left_out, claims)
 
 
-def _sections(groups: Sequence[Bench], found: Runs, files: Path, formats: Sequence[str]) -> list[Section]:
+def _sections(groups: Sequence[Bench], files: Path, formats: Sequence[str]) -> list[Section]:
     look = looks(arm.label for bench in groups for arm in bench.all_arms)
     if len(groups) > 1:
         save(answers(groups, look), files, "answer", formats)

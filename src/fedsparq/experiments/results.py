@@ -210,6 +210,8 @@ def _rounds(path: Path) -> tuple[Round, ...]:
 def _check_agreement(run: Run, summary: Mapping[str, Any]) -> None:
     if summary.get("rounds") != len(run.rounds):
         raise RunError(f"summary.json says {summary.get('rounds')} rounds, rounds.jsonl has {len(run.rounds)}")
+    if run.upload_bytes <= 0:
+        raise RunError("rounds.jsonl: not one byte was sent in the whole run")
     for name in ("accuracy", "loss", "upload_bytes", "download_bytes", "upload_bytes_paper", "kept"):
         said, measured = summary.get(name), getattr(run, name)
         if not isinstance(said, int | float):

@@ -149,12 +149,14 @@ def styled(**more: str) -> AbstractContextManager[None]:
 
 def text_width(text: str, size: float = 8.5) -> float:
     """Width of a text in points, as the figures' font sets it."""
-    width, _, _ = text_to_path.get_text_width_height_descent(text, FontProperties("DejaVu Sans", size=size), False)
+    width, _, _ = text_to_path.get_text_width_height_descent(
+        text, FontProperties(family="DejaVu Sans", size=size), False
+    )
     return float(width)
 
 
 def panel(
-    title: str, subtitle: str, *, left: float = 36, right: float = 12, bottom: float = 36, height: float = 3.3
+    title: str, subtitle: str, *, left: float = 36, right: float = 12, bottom: float = 33, height: float = 3.3
 ) -> tuple[Figure, Axes]:
     """A figure with one pair of axes, margins in points, its title and what it shows above it at the left edge."""
     figure = Figure(figsize=(WIDTH, height))

@@ -4,7 +4,7 @@ import csv
 import io
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 
 from fedsparq.experiments import paper
@@ -44,6 +44,8 @@ class Cell:
 
 @dataclass(frozen=True)
 class Row:
+    """One arm."""
+
     label: str
     name: str
     seeds: Sequence[int]
@@ -52,6 +54,8 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
+    """Rows of one bench; `name` is that of its files."""
+
     name: str
     caption: str
     measures: Sequence[Measure]
@@ -75,7 +79,8 @@ def variant_table(bench: Bench) -> Table:
     default = bench.arm("fedsparq")
     arms = [*([default] if default else []), *bench.variants]
     caption = f"FedSparQ's variants, {bench.setting.subtitle}"
-    return _table(f"{bench.slug}-variants", caption, bench, [ACCURACY, LOSS, SENT, COUNTED, KEPT], arms)
+    table = _table(f"{bench.slug}-variants", caption, bench, [ACCURACY, LOSS, SENT, COUNTED, KEPT], arms)
+    return replace(table, rows=[replace(row, name=row.label.partition(" ")[2] or "default") for row in table.rows])
 
 
 def _table(name: str, caption: str, bench: Bench, measures: Sequence[Measure], arms: Sequence[Arm]) -> Table:

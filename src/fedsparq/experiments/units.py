@@ -18,7 +18,8 @@ def human_bytes(count: float) -> str:
 def _three_digits(value: float) -> str:
     if value == int(value) and abs(value) < 1000:
         return str(int(value))
-    return f"{value:.{max(0, 2 - math.floor(math.log10(abs(value)) + 1e-9))}f}" if value else "0"
+    before_point = math.floor(math.log10(abs(value)) + 1e-9)
+    return f"{value:.{min(2, max(0, 2 - before_point))}f}"
 
 
 def tick_bytes(count: float) -> str:

@@ -1,0 +1,63 @@
+from fractions import Fraction
+
+import pytest
+from made_runs import make_run
+
+from fedsparq.experiments.grouping import Spread, benches, frugal, method_name, pareto, reference, slug
+from fedsparq.experiments.results import load_runs
+
+
+def exact(values):
+    n = len(values)
+    mean = sum(map(Fraction, values)) / n
+    return float(mean), float(sum((Fraction(v) - mean) ** 2 for v in values) / (n - 1)) ** 0.5
+
+
+def test_mean_and_sample_deviation():
+    values = [93.123456789, 94.2, 91.0000001]
+    mean, std = exact(values)
+    spread = Spread.of(values)
+    assert spread.mean == mean
+    assert spread.std == pytest.approx(std, rel=1e-15)
+    assert Spread.of([0.1 + 0.2]) == Spread(0.1 + 0.2, None, 1)
+
+
+def test_only_equal_settings_share_a_bench(tmp_path):
+    make_run(tmp_path / "a", "fedavg")
+    make_run(tmp_path / "b", "fedavg", rounds=5)
+    make_run(tmp_path / "c", "fedavg", note="1,000 images")
+    make_run(tmp_path / "d", "fedavg", partition="dirichlet(0.5)")
+    found = benches(load_runs([tmp_path]).runs)
+    assert len(found) == 4
+    assert len({bench.slug for bench in found}) == 4
+    assert [bench.setting.iid for bench in found] == [True, True, True, False]
+    assert any("1,000 images" in bench.setting.subtitle for bench in found)
+
+
+def test_variants_stand_apart_only_beside_the_default(tmp_path):
+    make_run(tmp_path, "fedavg")
+    make_run(tmp_path, "fedsparq", options={"beta": 0.5})
+    (alone,) = benches(load_runs([tmp_path]).runs)
+    assert [arm.label for arm in alone.arms] == ["fedavg", "fedsparq beta=0.5"]
+    make_run(tmp_path, "fedsparq")
+    (both,) = benches(load_runs([tmp_path]).runs)
+    assert [arm.label for arm in both.arms] == ["fedavg", "fedsparq"]
+    assert [arm.label for arm in both.variants] == ["fedsparq beta=0.5"]
+    assert [arm.label for arm in both.all_arms] == ["fedavg", "fedsparq", "fedsparq beta=0.5"]
+
+
+def test_front_frugal_and_reference(tmp_path):
+    make_run(tmp_path, "dear", reach=0.99, kept=0.9)
+    make_run(tmp_path, "cheap", reach=0.985, kept=0.1)
+    make_run(tmp_path, "cheapest", reach=0.5, kept=0.01)
+    make_run(tmp_path, "beaten", reach=0.6, kept=0.5)
+    (bench,) = benches(load_runs([tmp_path]).runs)
+    assert [arm.label for arm in pareto(bench.arms)] == ["cheapest", "cheap", "dear"]
+    assert frugal(bench.arms).label == "cheap"
+    assert reference(bench.arms).label == "dear"
+
+
+def test_names():
+    assert method_name("fedsparq beta=0.5") == "FedSparQ beta=0.5"
+    assert method_name("my own") == "my own"
+    assert slug("Dirichlet(0.5) / É") == "dirichlet-0.5"
