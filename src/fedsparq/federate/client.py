@@ -60,7 +60,10 @@ class Client:
 
     def answer(self, message: bytes) -> Answer:
         """Train on a broadcast's model and reply. The same broadcast again gets the same reply again."""
-        broadcast = Broadcast.decode(message)
+        return self.respond(Broadcast.decode(message))
+
+    def respond(self, broadcast: Broadcast) -> Answer:
+        """`answer` to a broadcast that was read already."""
         if broadcast.layout_digest != self.layout.digest:
             raise WireError(
                 f"the server's model has digest {broadcast.layout_digest:016x}, "

@@ -121,11 +121,15 @@ class Server:
 
     def broadcast(self, client: int) -> bytes:
         """The message that asks a client for its part in the open round."""
+        return self.request(client).encode()
+
+    def request(self, client: int) -> Broadcast:
+        """What `broadcast` says, for a transport that carries the model apart from the rest."""
         number = self._current().number
         base, blobs = self.downlink.parts(client)
         acknowledged = self.state.counted.get(client, 0)
         hold = self.downlink.compressed
-        return Broadcast(number, acknowledged, self.layout.digest, self.method, base, hold, blobs).encode()
+        return Broadcast(number, acknowledged, self.layout.digest, self.method, base, hold, blobs)
 
     def receive(self, client: int, message: bytes) -> Verdict:
         """Take a client's answer into the open round, or refuse it. What is refused leaves no trace but an event."""
@@ -209,14 +213,20 @@ class Server:
 
     def _count(self, client: int, payload: Payload, weight: float) -> None:
         current = self._current()
-        payload.add_to(current.total, weight)
-        current.weight += weight
+        self._add(client, payload, weight)
         current.counted.append(client)
         current.paper_bytes += payload.paper_bytes
         for tensor, values in zip(self.layout.parameters, payload.values, strict=True):
             current.kept[tensor.name] = current.kept.get(tensor.name, 0) + len(values)
         if payload.exact is not None:
             current.paper_bytes += payload.exact.buffers.nbytes + payload.exact.counters.nbytes
+
+    def _add(self, client: int, payload: Payload, weight: float) -> None:
+        """Take an update into the round's sum."""
+        current = self._current()
+        payload.add_to(current.total, weight)
+        current.weight += weight
+        if payload.exact is not None:
             scaled = weight * payload.exact.buffers.astype(np.float64)
             current.buffers = scaled if current.buffers is None else current.buffers + scaled
             counters = payload.exact.counters
