@@ -100,9 +100,9 @@ class Desk:
     task: Task
     states: Path
 
-    def answer(self, client: int, message: bytes, until: int, dies_before_saving: bool = False) -> Answer:
-        """One client's answer to a broadcast. States of rounds after `until` are passed over."""
-        store: Store = DiskStore(self.states, until)
+    def answer(self, client: int, message: bytes, saved: int, dies_before_saving: bool = False) -> Answer:
+        """One client's answer to a broadcast; `saved` is the round of the last checkpoint."""
+        store: Store = DiskStore(self.states, saved)
         if dies_before_saving:
             store = _Forgetting(store)
         worker = Client(client, self.task.layout, self._train(client), store, self.task.spec.seed)

@@ -45,15 +45,14 @@ class FaultyEngine:
         self._inner.__exit__(kind, error, trace)
 
     def exchange(
-        self, requests: Mapping[int, bytes], until: int, dying: frozenset[int] = frozenset()
+        self, number: int, requests: Mapping[int, bytes], saved: int, dying: frozenset[int] = frozenset()
     ) -> Iterator[Delivery]:
-        number = until + 1
         late, self._late = self._late, []
         yield from late
         chances = {client: np.random.default_rng([self._seed, number, client, 4]) for client in requests}
         dying |= {client for client, rng in chances.items() if rng.random() < self._faults.crash_before}
         crash_at = self._crash_step(number, len(requests))
-        for step, delivery in enumerate(self._inner.exchange(requests, until, dying)):
+        for step, delivery in enumerate(self._inner.exchange(number, requests, saved, dying)):
             if step == crash_at:
                 raise ServerCrashError
             yield from self._disturb(delivery, chances[delivery.client], number)

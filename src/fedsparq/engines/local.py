@@ -35,9 +35,12 @@ class Engine(Protocol):
     """Carries a round's messages to the clients and their answers back."""
 
     def exchange(
-        self, requests: Mapping[int, bytes], until: int, dying: frozenset[int] = frozenset()
+        self, number: int, requests: Mapping[int, bytes], saved: int, dying: frozenset[int] = frozenset()
     ) -> Iterator[Delivery]:
-        """Answers in the order of the clients' numbers. `dying` clients crash before they save their state."""
+        """Answers of a round in the order of the clients' numbers; `saved` is the round of the last checkpoint.
+
+        `dying` clients crash before they save their state.
+        """
 
     def __enter__(self) -> Engine: ...
 
@@ -75,17 +78,17 @@ class LocalEngine:
             self._pool.shutdown(wait=True, cancel_futures=True)
 
     def exchange(
-        self, requests: Mapping[int, bytes], until: int, dying: frozenset[int] = frozenset()
+        self, number: int, requests: Mapping[int, bytes], saved: int, dying: frozenset[int] = frozenset()
     ) -> Iterator[Delivery]:
         clients = sorted(requests)
         if self._pool is None:
             for client in clients:
-                yield Delivery(client, self._desk.answer(client, requests[client], until, client in dying))
+                yield Delivery(client, self._desk.answer(client, requests[client], saved, client in dying))
             return
         sizes = self._desk.task.parts
         largest_first = sorted(clients, key=lambda client: -len(sizes[client]))
         pending = {
-            client: self._pool.submit(_work, client, requests[client], until, client in dying)
+            client: self._pool.submit(_work, client, requests[client], saved, client in dying)
             for client in largest_first
         }
         for client in clients:
@@ -116,7 +119,7 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _work(client: int, message: bytes, until: int, dies_before_saving: bool) -> Answer:
+def _work(client: int, message: bytes, saved: int, dies_before_saving: bool) -> Answer:
     if _desk is None:
         raise RunError("this process was not started as a worker")
-    return _desk.answer(client, message, until, dies_before_saving)
+    return _desk.answer(client, message, saved, dies_before_saving)

@@ -22,6 +22,7 @@ from fedsparq.experiments.spec import RunSpec
 from fedsparq.federate.checkpoint import load_server, save_server
 from fedsparq.federate.downlink import Downlink
 from fedsparq.federate.server import RoundOutcome, Server
+from fedsparq.federate.store import DiskStore
 from fedsparq.learn.partition import class_counts
 
 Watch = Callable[[Round], None]
@@ -92,17 +93,15 @@ class _Rounds:
     checkpoint_every: int
 
     def play(self, watch: Watch) -> list[Round]:
-        load_server(self.server, self.folder.checkpoint)
-        saved = self.server.state.round
-        rounds = self.folder.rounds(saved)
+        rounds = self._go_back()
+        saved = len(rounds)
         for record in rounds:
             watch(record)
         while self.server.state.round < self.spec.rounds:
             try:
                 record = self._play_one(saved)
             except ServerCrashError:
-                load_server(self.server, self.folder.checkpoint)
-                rounds = self.folder.rounds(saved)
+                rounds = self._go_back()
                 continue
             rounds.append(record)
             self.folder.append(record)
@@ -112,15 +111,23 @@ class _Rounds:
             watch(record)
         return rounds
 
+    def _go_back(self) -> list[Round]:
+        """To the last checkpoint: server, clients and records."""
+        load_server(self.server, self.folder.checkpoint)
+        saved = self.server.state.round
+        DiskStore(self.folder.client_states).go_back(saved)
+        return self.folder.rounds(saved)
+
     def _play_one(self, saved: int) -> Round:
-        clients = chosen_clients(self.spec, self.server.state.round + 1)
+        number = self.server.state.round + 1
+        clients = chosen_clients(self.spec, number)
         self.server.open_round(clients)
         requests = {client: self.server.broadcast(client) for client in clients}
         traffic = _Traffic(sum(map(len, requests.values())))
         aggregate = 0.0
-        for delivery in self.engine.exchange(requests, saved):
+        for delivery in self.engine.exchange(number, requests, saved):
             start = time.perf_counter()
-            self._deliver(delivery, traffic, saved)
+            self._deliver(delivery, traffic, number, saved)
             aggregate += time.perf_counter() - start
         start = time.perf_counter()
         outcome = self.server.close_round()
@@ -134,7 +141,7 @@ class _Rounds:
         }
         return _record(outcome, len(clients), traffic, accuracy, loss, seconds)
 
-    def _deliver(self, delivery: Delivery, traffic: _Traffic, saved: int) -> None:
+    def _deliver(self, delivery: Delivery, traffic: _Traffic, number: int, saved: int) -> None:
         """Hand a client's answer to the server; a client that asks for the whole model is asked again, once."""
         traffic.add(delivery)
         for remark in delivery.answer.remarks:
@@ -145,8 +152,8 @@ class _Rounds:
         if verdict.resend:
             request = {delivery.client: self.server.broadcast(delivery.client)}
             traffic.down += len(request[delivery.client])
-            for again in self.engine.exchange(request, saved):
-                self._deliver(again, traffic, saved)
+            for again in self.engine.exchange(number, request, saved):
+                self._deliver(again, traffic, number, saved)
 
 
 @dataclass

@@ -45,37 +45,37 @@ class MemoryStore:
 class DiskStore:
     """A folder a client, in it a file named by its round; a file is written, synced and renamed, never changed.
 
-    `until` is the last round that may be loaded: states of later rounds, left by a run that was killed before its own
-    checkpoint, are passed over. The newest state up to that round is kept beside the newest of all; others are removed.
+    `saved` is the round of the last checkpoint that a run may have to go back to: the newest state up to that round is
+    kept beside the newest of all. Every other state is removed.
     """
 
     folder: Path
-    until: int | None = None
+    saved: int | None = None
 
     def load(self, client: int, layout: Layout) -> Loaded:
-        for number, path in self._versions(client):
-            if self.until is None or number <= self.until:
-                try:
-                    return Loaded(ClientState.decode(path.read_bytes(), layout))
-                except (StateError, OSError) as error:
-                    aside = path.with_suffix(".unreadable")
-                    os.replace(path, aside)
-                    return Loaded(
-                        None, f"state file {path.name} could not be read ({error}); set aside as {aside.name}"
-                    )
+        for _, path in self._versions(client):
+            try:
+                return Loaded(ClientState.decode(path.read_bytes(), layout))
+            except (StateError, OSError) as error:
+                aside = path.with_suffix(".unreadable")
+                os.replace(path, aside)
+                return Loaded(None, f"state file {path.name} could not be read ({error}); set aside as {aside.name}")
         return Loaded(None)
 
     def save(self, client: int, state: ClientState) -> None:
         path = self.folder / f"client-{client}" / f"{state.round}.safetensors"
         write_safely(path, state.encode())
-        spare = 0 if self.until is None else 1
-        for number, old in self._versions(client):
-            if number == state.round:
-                continue
-            if spare and number <= (self.until or 0):
-                spare -= 1
-            else:
+        older = [(number, old) for number, old in self._versions(client) if number != state.round]
+        needed = max((number for number, _ in older if self.saved is not None and number <= self.saved), default=None)
+        for number, old in older:
+            if number != needed:
                 old.unlink(missing_ok=True)
+
+    def go_back(self, number: int) -> None:
+        """Remove every client's states of rounds after `number`: the run goes on from there."""
+        for path in self.folder.glob("client-*/*.safetensors"):
+            if path.stem.isdecimal() and int(path.stem) > number:
+                path.unlink()
 
     def _versions(self, client: int) -> list[tuple[int, Path]]:
         """This client's files, newest round first."""
