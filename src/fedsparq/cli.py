@@ -7,7 +7,7 @@ import os
 import sys
 import tomllib
 from collections.abc import Callable
-from importlib.util import find_spec
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -224,9 +224,11 @@ def _say(text: str) -> None:
 
 
 def _need_torch() -> None:
-    missing = [name for name in ("torch", "flwr_datasets", "matplotlib") if not find_spec(name)]
-    if missing:
-        raise MissingExtraError(f"this command needs {', '.join(missing)}: pip install 'fedsparq[torch]'")
+    for name in ("torch", "flwr_datasets", "matplotlib"):
+        try:
+            import_module(name)
+        except ImportError:
+            raise MissingExtraError(f"this command needs {name}: pip install 'fedsparq[torch]'") from None
 
 
 def main() -> None:

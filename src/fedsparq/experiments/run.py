@@ -56,10 +56,9 @@ def run(
         downlink=Downlink(task.layout, spec.chosen_downlink(), spec.seed),
     )
     if not folder.checkpoint.exists():
+        counts = class_counts(task.dataset.train.labels, task.parts, len(task.dataset.classes))
         folder.start(spec)
-        folder.write_partition(
-            task.dataset.classes, class_counts(task.dataset.train.labels, task.parts, len(task.dataset.classes))
-        )
+        folder.write_partition(task.dataset.classes, counts)
         save_server(server, folder.checkpoint)
     with _engine(task, folder, workers) as engine:
         rounds = _Rounds(spec, task, server, engine, folder, checkpoint_every).play(watch)
