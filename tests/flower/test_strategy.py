@@ -28,11 +28,6 @@ from fedsparq.flower import Compressed, FedSparQ, compress
 from inprocess_grid import InProcessGrid
 
 
-@pytest.fixture(autouse=True)
-def _state_folder(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-
-
 def play(strategy: Strategy, apps, rounds: int = 5, start: ArrayRecord | None = None, **grid_options):
     random.seed(0)  # Flower samples nodes, and so orders sums and ties, by the global generator
     grid = InProcessGrid(apps, **grid_options)
@@ -181,17 +176,17 @@ def test_a_compressing_client_of_a_plain_server_sends_plain_arrays():
 
 
 def test_different_methods_are_told_apart_in_one_sentence():
-    with pytest.raises(OptionError, match="compresses with 'stc', the server with 'fedsparq'; name the same method"):
-        play(Compressed(FedAvg(fraction_evaluate=0.0)), [client_app(compress("stc"))] * 3, rounds=1)
+    with pytest.raises(OptionError, match="compresses with 'top-10', the server with 'fedsparq'; name the same method"):
+        play(Compressed(FedAvg(fraction_evaluate=0.0)), [client_app(compress("top-10"))] * 3, rounds=1)
     with pytest.raises(OptionError, match=r"'fedsparq multiplier=2.0', the server with 'fedsparq'"):
         play(FedSparQ(), [client_app(compress("fedsparq", multiplier=2))] * 3, rounds=1)
 
 
 def test_one_client_with_another_method_does_not_stop_the_others():
     strategy = Compressed(FedAvg(fraction_evaluate=0.0))
-    play(strategy, [client_app(compress("fedsparq"))] * 2 + [client_app(compress("stc"))], rounds=2)
+    play(strategy, [client_app(compress("fedsparq"))] * 2 + [client_app(compress("top-10"))], rounds=2)
     assert [r.replies for r in strategy.rounds] == [2, 2]
-    assert any("compresses with 'stc'" in event.reason for event in strategy.rounds[0].events)
+    assert any("compresses with 'top-10'" in event.reason for event in strategy.rounds[0].events)
 
 
 def test_other_model_shapes_are_named():
