@@ -28,6 +28,9 @@ from fedsparq.learn.partition import class_counts
 Watch = Callable[[Round], None]
 """Called after each round, and once for each round that a resumed run has behind it."""
 
+Carrier = Callable[[Task, Path], Engine]
+"""Makes an engine for a task, with a folder for the clients' states."""
+
 
 def run(
     spec: RunSpec,
@@ -37,8 +40,12 @@ def run(
     workers: int = 1,
     checkpoint_every: int = 1,
     watch: Watch = lambda record: None,
+    carrier: Carrier | None = None,
 ) -> dict[str, Any]:
-    """Run an experiment into a folder; returns its summary. A finished one is not run again."""
+    """Run an experiment into a folder; returns its summary. A finished one is not run again.
+
+    `carrier` makes an engine other than those that a spec can name.
+    """
     folder = RunFolder(out)
     if folder.started:
         folder.check_spec(spec)
@@ -60,16 +67,18 @@ def run(
         folder.start(spec)
         folder.write_partition(task.dataset.classes, counts)
         save_server(server, folder.checkpoint)
-    with _engine(task, folder, workers) as engine:
+    with _engine(task, folder, workers, carrier) as engine:
         rounds = _Rounds(spec, task, server, engine, folder, checkpoint_every).play(watch)
     summary = summarize(spec, task, rounds)
     folder.finish(summary, server.state.model, task.layout)
     return summary
 
 
-def _engine(task: Task, folder: RunFolder, workers: int) -> AbstractContextManager[Engine]:
+def _engine(task: Task, folder: RunFolder, workers: int, carrier: Carrier | None) -> AbstractContextManager[Engine]:
     engine: Engine
-    if task.spec.engine == "flower-simulation":
+    if carrier is not None:
+        engine = carrier(task, folder.client_states)
+    elif task.spec.engine == "flower-simulation":
         from fedsparq.engines.flower_simulation import FlowerSimulation
 
         engine = FlowerSimulation(task, folder.client_states, workers)
