@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import struct
 
+import plain_context
 import xxhash
 
 try:
@@ -77,11 +78,7 @@ def digest(tensors):
 def seeded(seed, count, d):
     places = []
     for i in range(d):
-        z = (seed + (i + 1) * 0x9E3779B97F4A7C15) & M64
-        z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & M64
-        z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & M64
-        z ^= z >> 31
-        if ((z >> 32) * (d - i)) >> 32 < count - len(places):
+        if ((splitmix(seed, i) >> 32) * (d - i)) >> 32 < count - len(places):
             places.append(i)
     return places
 
@@ -126,24 +123,81 @@ def read_index(r, start, size, drawn):
     return places
 
 
-def read_head(r):
+def read_head(r, size, short=False):
+    """Kind and t, the highest level, the scale or scales, and what is beside them: a bucket's size or a seed."""
+
+    def scales(count):
+        return [struct.unpack("<f", b"\0\0" + r.take(2))[0] for _ in range(count)] if short else r.unpack("f", count)
+
     byte = r.u8()
-    kind, t = byte & 3, byte >> 2
-    if kind == 3:
-        return kind, t, r.unpack("f", t)
-    need(t == 0)
-    if kind != 2:
-        return kind, 0, ()
-    top = r.varint()
-    return kind, top, r.unpack("f") if top else ()
+    if byte & 3 == 3:
+        return 3, byte >> 2, scales(byte >> 2), 0
+    need(byte in (0, 1, 2, 6, 10))
+    if byte == 2:
+        top = r.varint()
+        return byte, top, scales(1 if top else 0), 0
+    if byte == 6:
+        bucket, top = r.varint(), r.varint()
+        return byte, top, scales(-(-size // bucket)), bucket
+    if byte == 10:
+        seed = r.unpack("Q")[0]
+        return byte, 0, scales(len(chunks(size))), seed
+    return byte, 0, (), 0
+
+
+def chunks(size):
+    """(coordinates, with those that fill up) of each chunk of a rotated layer."""
+    found = []
+    while size >= 64:
+        taken = min(32768, 1 << (size.bit_length() - 1))
+        found.append((taken, taken))
+        size -= taken
+    if size:
+        found.append((size, max(8, 1 << (size - 1).bit_length())))
+    return found
+
+
+def splitmix(seed, i):
+    z = (seed + (i + 1) * 0x9E3779B97F4A7C15) & M64
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & M64
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & M64
+    return z ^ (z >> 31)
+
+
+def rotate_back(x, seed):
+    """One chunk of float32, in place."""
+    n, h = len(x), 1
+    while h < n:
+        for i in range(n):
+            if i & h == 0:
+                x[i], x[i + h] = single(x[i] + x[i + h]), single(x[i] - x[i + h])
+        h *= 2
+    factor = single(1 / math.sqrt(n))
+    for i in range(n):
+        negative = splitmix(seed, i >> 6) >> (i & 63) & 1
+        x[i] = single((-x[i] if negative else x[i]) * factor)
+    return x
+
+
+def read_rotated(r, head, m, first):
+    """A piece of a rotated layer whose first chunk is number `first` of the layer."""
+    _, _, scale, seed = head
+    values = []
+    for j, (size, padded) in enumerate(chunks(m), first):
+        signs = r.take(padded // 8)
+        x = [-scale[j] if bit(signs, i) else scale[j] for i in range(padded)]
+        values += rotate_back(x, splitmix(seed, j))[:size]
+    return values
 
 
 def single(value):
     return struct.unpack("<f", struct.pack("<f", value))[0]
 
 
-def read_values(r, head, m):
-    kind, top, scale = head
+def read_values(r, head, places):
+    """The values at these places, which are counted from the start of the layer."""
+    kind, top, scale, bucket = head
+    m = len(places)
     if kind == 0:
         return r.unpack("f", m)
     if kind == 1:
@@ -160,8 +214,45 @@ def read_values(r, head, m):
         for i in range(m):
             above[i] |= (number(data, i * v, v) if raw else data[i]) << shift
     need(max(above) < top)
-    values = [single(scale[0] * (a + 1)) if kind == 2 else scale[a] for a in above]
+    if kind == 3:
+        values = [scale[a] for a in above]
+    else:
+        steps = [scale[place // bucket if kind == 6 else 0] for place in places]
+        values = [single(step * (a + 1)) for step, a in zip(steps, above, strict=True)]
     return [-value if bit(signs, i) else value for i, value in enumerate(values)]
+
+
+def read_layers(r, sizes, drawn):
+    dense, offset = [0.0] * sum(sizes), 0
+    for layer_size in sizes:
+        head = read_head(r, layer_size)
+        for start in range(offset, offset + layer_size, PIECE):
+            size = min(PIECE, offset + layer_size - start)
+            places = read_index(r, start, size, drawn)
+            if head[0] == 10:
+                need(len(places) == size)
+                values = read_rotated(r, head, size, (start - offset) // 32768)
+            else:
+                values = read_values(r, head, [start - offset + place for place in places]) if places else []
+            for place, value in zip(places, values, strict=True):
+                need(math.isfinite(value))
+                dense[start + place] = value
+        offset += layer_size
+    return dense
+
+
+def read_levels(r, shapes, short):
+    heads = [read_head(r, math.prod(shape), short) for shape in shapes]
+    need(all(head[0] in (2, 3) and head[1] <= 63 for head in heads))
+    data = r.take(r.varint())
+    need(not data or data[-1])
+    decoder, dense = plain_context.Decoder(data), []
+    for shape, (kind, top, scale, _) in zip(shapes, heads, strict=True):
+        levels = decoder.layer(shape, top) if top else [0] * math.prod(shape)
+        table = [0.0, *(scale if kind == 3 else (single(scale[0] * a) for a in range(1, top + 1) if top))]
+        dense += [math.copysign(table[abs(level)], level) if level else 0.0 for level in levels]
+    need(decoder.at >= len(data))
+    return dense
 
 
 def decode(blob, tensors):
@@ -171,7 +262,7 @@ def decode(blob, tensors):
     r = Bytes(blob[:-8])
     need(r.take(4) == b"FSQ1")
     flags = r.u8()
-    need(flags < 4)
+    need(flags < 16 and flags & 5 != 5 and flags & 12 != 8)
     need(r.unpack("Q")[0] == digest(tensors))
     sizes = {role: [math.prod(t[1]) for t in tensors if t[3] == role] for role in ("parameter", "buffer", "counter")}
     d = sum(sizes["parameter"])
@@ -180,16 +271,8 @@ def decode(blob, tensors):
         seed, count = *r.unpack("Q"), *r.unpack("I")
         need(count <= d)
         drawn = seeded(seed, count, d)
-    dense, offset = [0.0] * d, 0
-    for layer_size in sizes["parameter"]:
-        head = read_head(r)
-        for start in range(offset, offset + layer_size, PIECE):
-            places = read_index(r, start, min(PIECE, offset + layer_size - start), drawn)
-            values = read_values(r, head, len(places)) if places else []
-            for place, value in zip(places, values, strict=True):
-                need(math.isfinite(value))
-                dense[start + place] = value
-        offset += layer_size
+    shapes = [t[1] for t in tensors if t[3] == "parameter"]
+    dense = read_levels(r, shapes, bool(flags & 8)) if flags & 4 else read_layers(r, sizes["parameter"], drawn)
     buffers = counters = ()
     if flags & 2:
         n, c = sum(sizes["buffer"]), sum(sizes["counter"])

@@ -106,8 +106,10 @@ def test_wrong_magic_and_unknown_flags():
     good = bytes([HALVES, EMPTY, HALVES, HALVES, EMPTY])
     assert not fedsparq.decode(message(LAYOUT, good), LAYOUT).dense().any()
     refused(message(LAYOUT, good, magic=b"FSQ2"), LAYOUT, "FSQ2")
-    for flags in (4, 8, 0x80, 0xFF):
+    for flags in (0x10, 0x80, 0xFF):
         refused(message(LAYOUT, good, flags=flags), LAYOUT, "later version")
+    for flags in (5, 8):
+        refused(message(LAYOUT, good, flags=flags), LAYOUT, "contradict")
     refused(b"", LAYOUT, "too few")
 
 
@@ -232,4 +234,4 @@ def test_names_of_codings_are_those_of_the_format():
         RICE,
         SEEDED,
     ]
-    assert [int(k) for k in Kind] == [0, 1, 2, 3]
+    assert [int(k) for k in Kind] == [0, 1, 2, 3, 6, 10]

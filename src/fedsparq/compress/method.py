@@ -10,9 +10,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Literal, get_args, get_type_hints
 
+from fedsparq.compress.momentum import MomentumCorrection, WarmingUp
 from fedsparq.compress.pipeline import Feedback, Method, SelectAndQuantize
 from fedsparq.compress.quantize import QSGD, Float16, Float32
 from fedsparq.compress.select import All, Largest, Random, Scope, SmoothedMean
+from fedsparq.compress.ternary import AdaComp, SparseTernary
+from fedsparq.compress.unbiased import BucketedQSGD, Norm, OneBitRotated
+from fedsparq.compress.uniform import DeadZone
 from fedsparq.errors import OptionError
 
 Rounding = Literal["nearest", "stochastic"]
@@ -63,6 +67,52 @@ def fedsparq(
     )
 
 
+def mean_threshold(multiplier: float = 1.0) -> Method:
+    """What reaches the mean magnitude of its layer in this round, as float16, with error feedback (Zhang 2022)."""
+    return Method(SelectAndQuantize(SmoothedMean(0.0, multiplier), Float16()), feedback="full")
+
+
+def percentile(percentile: float = 90.0) -> Method:
+    """What lies above this percentile of its layer's magnitudes, as float16, with error feedback (Kumar 2023)."""
+    return Method(SelectAndQuantize(Largest(1 - percentile / 100, "layer"), Float16()), feedback="full")
+
+
+def stc(fraction: float = 0.01, scope: Scope = "global") -> Method:
+    """The largest by magnitude, as their signs and one mean magnitude, with error feedback (Sattler 2019)."""
+    return Method(SparseTernary(fraction, scope), feedback="full")
+
+
+def dgc(
+    fraction: float = 0.001, momentum: float = 0.9, clip_norm: float = 0.0, warmup: int = 4, start: float = 0.25
+) -> Method:
+    """The largest of each layer's accumulated velocity, as float32, fewer by the round at first (Lin 2018)."""
+    return Method(
+        SelectAndQuantize(WarmingUp(fraction, start, warmup), Float32()),
+        feedback="full",
+        correction=MomentumCorrection(momentum, clip_norm),
+    )
+
+
+def adacomp(conv_bin: int = 50, bin: int = 500) -> Method:
+    """What could lead its bin if the update counted twice, as signs and one magnitude a layer (Chen 2018)."""
+    return Method(AdaComp(conv_bin, bin), feedback="full")
+
+
+def uniform(step: float = 2.0, dead_zone: float = 0.6, scope: Scope = "global") -> Method:
+    """Equal steps of so many root mean squares behind a dead zone, with error feedback."""
+    return Method(DeadZone(step, dead_zone, scope), feedback="full")
+
+
+def qsgd(levels: int = 16, bucket: int = 512, norm: Norm = "l2") -> Method:
+    """Everything, as unbiased levels of the norm of each bucket (Alistarh 2017)."""
+    return Method(BucketedQSGD(levels, bucket, norm), weighting="examples")
+
+
+def eden() -> Method:
+    """One bit a coordinate: the signs of the randomly rotated update with an unbiased scale (Vargaftik 2022)."""
+    return Method(OneBitRotated(), weighting="examples")
+
+
 METHODS: dict[str, Callable[..., Method]] = {
     "fedavg": fedavg,
     "float16": float16,
@@ -70,6 +120,14 @@ METHODS: dict[str, Callable[..., Method]] = {
     "random-10": random_10,
     "top-10": top_10,
     "fedsparq": fedsparq,
+    "mean-threshold": mean_threshold,
+    "percentile": percentile,
+    "stc": stc,
+    "dgc": dgc,
+    "adacomp": adacomp,
+    "uniform": uniform,
+    "qsgd": qsgd,
+    "eden": eden,
 }
 
 

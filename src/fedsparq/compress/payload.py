@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsparq.compress import kernels
+from fedsparq.compress.field_values import Buckets, Rotated
 from fedsparq.errors import UpdateError
 from fedsparq.layout import Exact, Layout
 
@@ -73,7 +74,7 @@ class Magnitudes:
         return np.take(signed, self.levels + np.int16(self.table.size))
 
 
-Values = Floats | Halves | Steps | Magnitudes
+Values = Floats | Halves | Steps | Magnitudes | Buckets | Rotated
 
 
 @dataclass(frozen=True)
@@ -193,6 +194,8 @@ def _paper_bytes(values: Values) -> int:
             return 4 * len(values)
         case Halves():
             return 2 * len(values)
-        case Steps() | Magnitudes():
+        case Rotated():
+            return 4 * values.scales.size + values.negative.size
+        case Steps() | Magnitudes() | Buckets():
             top = int(np.abs(values.levels).max(initial=1))
             return (len(values) * (1 + (top - 1).bit_length()) + 7) // 8

@@ -38,6 +38,19 @@ class Coder(Protocol):
         """The round after `rounds` others. `memory` is the state's, for the coder to bring up to date."""
 
 
+class Correction(Protocol):
+    """Changes updates before they are compensated, and learns what was sent of them."""
+
+    def init(self, layout: Layout) -> Memory:
+        """What it remembers before the first round."""
+
+    def before(self, update: Vector, memory: Memory) -> Vector:
+        """What is compressed in the update's stead."""
+
+    def after(self, places: Positions, memory: Memory) -> None:
+        """These coordinates were sent."""
+
+
 @dataclass(frozen=True)
 class SelectAndQuantize:
     """Choose coordinates by one rule, write their values by another."""
@@ -73,6 +86,7 @@ class Method:
     proximal_mu: float = 0.0
     """FedProx's pull towards the global model while training."""
     server_momentum: float = 0.0
+    correction: Correction | None = None
     name: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
     """The options that differ from the defaults."""
@@ -91,7 +105,8 @@ class Method:
     def init(self, layout: Layout) -> State:
         """The state before the first round."""
         residual = None if self.feedback == "off" else np.zeros(layout.size, np.float32)
-        return State(layout, residual=residual, memory=self.coder.init(layout))
+        memory = self.coder.init(layout) | (self.correction.init(layout) if self.correction else {})
+        return State(layout, residual=residual, memory=memory)
 
     def compress(
         self, update: Vector, state: State, rng: np.random.Generator, *, recycle: State | None = None
@@ -101,9 +116,14 @@ class Method:
         `recycle` is an older state that nobody needs any more: its memory is overwritten instead of new memory taken.
         """
         layout = state.layout
-        c = Compensated(layout, check_update(update, layout), state.residual, _room(layout, state, recycle))
+        update = check_update(update, layout)
         memory = {key: array.copy() for key, array in state.memory.items()}
+        if self.correction:
+            update = self.correction.before(update, memory)
+        c = Compensated(layout, update, state.residual, _room(layout, state, recycle))
         coded = self.coder.code(c, state.rounds, memory, rng)
+        if self.correction:
+            self.correction.after(coded.places, memory)
         payload = Payload(layout, coded.selection, coded.values)
         return payload, State(layout, state.rounds + 1, self._residual(c.vector, coded.places), memory)
 

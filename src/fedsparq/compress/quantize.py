@@ -59,7 +59,7 @@ class QSGD:
         places = np.empty(marks.count, np.uint32)
         kernels.list_marked(marks.words, 0, places)
         chosen = c[places]
-        step = _round_up(float(np.linalg.norm(chosen.astype(np.float64))) / self.levels)
+        step = round_up(float(np.linalg.norm(chosen.astype(np.float64))) / self.levels)
         signed = np.zeros(places.size, np.int16)
         if step > 0:
             most = min(self.levels, int(_LARGEST // float(step)))
@@ -70,7 +70,7 @@ class QSGD:
         return places + np.uint32(base), values
 
 
-def _round_up(value: float) -> np.float32:
+def round_up(value: float) -> np.float32:
     """The least finite float32 that is not below value: as the step, it keeps every level within their number."""
     value = min(value, _LARGEST)
     rounded = np.float32(value)

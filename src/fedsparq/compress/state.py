@@ -40,6 +40,10 @@ class Compensated:
         """One layer's slice; `load` it first."""
         return self.vector[self.layout.parameters[index].span]
 
+    def update(self, index: int) -> Vector:
+        """One layer's slice of the update alone, without what was left over from earlier rounds."""
+        return self._update[self.layout.parameters[index].span]
+
     def load(self, index: int) -> float:
         """Make a layer, once; returns the sum of its magnitudes."""
         if index not in self._sums:

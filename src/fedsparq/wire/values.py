@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedsparq.compress.field_values import ROTATED_TOGETHER, Buckets, Rotated, rotated_bytes, rotation_chunks
 from fedsparq.compress.payload import Floats, Halves, Magnitudes, Steps, Values
 from fedsparq.errors import WireError
+from fedsparq.layout import MAX_SIZE, Tensor
 from fedsparq.wire import kernels
 from fedsparq.wire.streams import Bytes, Reader, Writer
 
@@ -25,18 +27,23 @@ class Kind(IntEnum):
     HALVES = 1
     STEPS = 2
     MAGNITUDES = 3
+    BUCKETS = 6
+    ROTATED = 10
 
 
 @dataclass(frozen=True)
 class LayerHead:
-    """What a layer's pieces share: the kind, the highest level, and one step or a table of magnitudes."""
+    """What a layer's pieces share: kind, highest level, steps or magnitudes or scales, size of a bucket, seed."""
 
     kind: Kind
     top: int = 0
-    scale: NDArray[np.float32] | None = None
+    scale: NDArray[np.float32] = field(default_factory=lambda: np.empty(0, np.float32))
+    bucket: int = 0
+    seed: int = 0
 
 
-def write_head(writer: Writer, values: Values) -> LayerHead:
+def write_head(writer: Writer, values: Values, short: bool = False) -> LayerHead:
+    """What stands before a layer's pieces; `short` writes steps and magnitudes as the upper halves of float32."""
     match values:
         case Floats():
             writer.byte(Kind.FLOATS)
@@ -48,32 +55,51 @@ def write_head(writer: Writer, values: Values) -> LayerHead:
             top = int(np.abs(values.levels).max(initial=0))
             writer.byte(Kind.STEPS)
             writer.varint(top)
-            if top:
-                writer.raw(np.array([values.step], "<f4"))
+            _write_scale(writer, np.array([values.step] if top else [], np.float32), short)
             return LayerHead(Kind.STEPS, top)
         case Magnitudes():
             writer.byte(Kind.MAGNITUDES | values.table.size << 2)
-            writer.raw(values.table.astype("<f4", copy=False))
+            _write_scale(writer, values.table, short)
             return LayerHead(Kind.MAGNITUDES, values.table.size)
+        case Buckets():
+            top = int(np.abs(values.levels).max(initial=0))
+            writer.byte(Kind.BUCKETS)
+            writer.varint(values.bucket)
+            writer.varint(top)
+            _write_scale(writer, values.steps, short)
+            return LayerHead(Kind.BUCKETS, top)
+        case Rotated():
+            writer.byte(Kind.ROTATED)
+            writer.raw(values.seed.to_bytes(8, "little"))
+            _write_scale(writer, values.scales, short)
+            return LayerHead(Kind.ROTATED)
 
 
-def read_head(reader: Reader, name: str) -> LayerHead:
-    code = reader.byte()
-    kind, size = Kind(code & 3), code >> 2
-    if kind is Kind.STEPS and size == 0:
-        top = reader.varint(MAX_LEVEL)
-        step = reader.array("<f4", 1 if top else 0)
-        if top and not 0 < float(step[0]) * top <= _LARGEST:
-            raise WireError(f"layer {name!r}: step {step[0]} is not a positive number whose multiples are finite")
-        return LayerHead(kind, top, step)
-    if kind is Kind.MAGNITUDES:
-        table = reader.array("<f4", size)
-        if not (np.isfinite(table).all() and (table >= 0).all()):
-            raise WireError(f"layer {name!r}: a magnitude is negative or not finite")
-        return LayerHead(kind, size, table)
-    if size:
-        raise WireError(f"layer {name!r}: value coding {code} is not one of FSQ1's")
-    return LayerHead(kind)
+def read_head(reader: Reader, tensor: Tensor, short: bool = False) -> LayerHead:
+    code, name = reader.byte(), tensor.name
+    if code & 3 == Kind.MAGNITUDES:
+        return LayerHead(Kind.MAGNITUDES, code >> 2, _read_scale(reader, code >> 2, 1, name, short))
+    match code:
+        case Kind.FLOATS | Kind.HALVES:
+            return LayerHead(Kind(code))
+        case Kind.STEPS:
+            top = reader.varint(MAX_LEVEL)
+            step = _read_scale(reader, 1 if top else 0, top, name, short)
+            if top and step[0] == 0:
+                raise WireError(f"layer {name!r}: its step is 0")
+            return LayerHead(Kind.STEPS, top, step)
+        case Kind.BUCKETS:
+            bucket = reader.varint(MAX_SIZE)
+            if bucket == 0:
+                raise WireError(f"layer {name!r}: its buckets have no size")
+            top = reader.varint(MAX_LEVEL)
+            steps = _read_scale(reader, -(-tensor.size // bucket), max(top, 1), name, short)
+            return LayerHead(Kind.BUCKETS, top, steps, bucket)
+        case Kind.ROTATED:
+            seed = int.from_bytes(reader.raw(8), "little")
+            scales = _read_scale(reader, len(rotation_chunks(tensor.size)), ROTATED_TOGETHER, name, short)
+            return LayerHead(Kind.ROTATED, 0, scales, seed=seed)
+    raise WireError(f"layer {name!r}: value coding {code} is not one of FSQ1's")
 
 
 def write_values(writer: Writer, values: Values, head: LayerHead, part: slice) -> None:
@@ -87,7 +113,10 @@ def write_values(writer: Writer, values: Values, head: LayerHead, part: slice) -
             kernels.split_halves(halves, high, low)
             writer.stream(high, writer.squeeze(high))
             writer.stream(low, writer.squeeze(low) if _repeats(low) else None)
-        case Steps() | Magnitudes():
+        case Rotated():
+            start = int(part.start) // 8
+            writer.raw(values.negative[start : start + rotated_bytes(int(part.stop) - int(part.start))])
+        case Steps() | Magnitudes() | Buckets():
             levels = values.levels[part]
             writer.raw(np.packbits(levels < 0, bitorder="little"))
             above = (np.abs(levels) - 1).astype(np.uint16)
@@ -100,7 +129,7 @@ def write_values(writer: Writer, values: Values, head: LayerHead, part: slice) -
 
 
 def read_values(reader: Reader, head: LayerHead, count: int, name: str) -> NDArray[np.generic]:
-    """One piece's values: float32, float16 bits, or signed levels."""
+    """One piece's values: float32, float16 bits, signed levels, or packed signs."""
     match head.kind:
         case Kind.FLOATS:
             floats = reader.array("<f4", count)
@@ -114,13 +143,17 @@ def read_values(reader: Reader, head: LayerHead, count: int, name: str) -> NDArr
             if kernels.join_halves(high, low, halves) < 0:
                 raise WireError(f"layer {name!r}: a value is infinite or not a number")
             return halves
+        case Kind.ROTATED:
+            return np.frombuffer(reader.raw(rotated_bytes(count)), np.uint8)
         case _:
             return _read_levels(reader, head.top, count, name)
 
 
-def join(head: LayerHead, pieces: Sequence[NDArray[np.generic]]) -> Values:
-    """The values of a layer from those of its pieces."""
-    kinds = {Kind.FLOATS: np.float32, Kind.HALVES: np.uint16}
+def join(
+    head: LayerHead, pieces: Sequence[NDArray[np.generic]], places: Sequence[NDArray[np.uint32]], start: int
+) -> Values:
+    """The values of a layer from those of its pieces; `places` are theirs, and `start` is the layer's first."""
+    kinds = {Kind.FLOATS: np.float32, Kind.HALVES: np.uint16, Kind.ROTATED: np.uint8}
     data: NDArray[np.generic] = (
         pieces[0] if len(pieces) == 1 else np.concatenate([np.empty(0, kinds.get(head.kind, np.int16)), *pieces])
     )
@@ -130,11 +163,42 @@ def join(head: LayerHead, pieces: Sequence[NDArray[np.generic]]) -> Values:
         case Kind.HALVES:
             return Halves(data.astype(np.uint16, copy=False))
         case Kind.STEPS:
-            step = head.scale[0] if head.scale is not None and head.scale.size else np.float32(0)
+            step = head.scale[0] if head.scale.size else np.float32(0)
             return Steps(step, data.astype(np.int16, copy=False))
         case Kind.MAGNITUDES:
-            table = head.scale if head.scale is not None else np.empty(0, np.float32)
-            return Magnitudes(table, data.astype(np.int16, copy=False))
+            return Magnitudes(head.scale, data.astype(np.int16, copy=False))
+        case Kind.BUCKETS:
+            owners = (np.concatenate([np.empty(0, np.uint32), *places]) - np.uint32(start)) // np.uint32(head.bucket)
+            return Buckets(head.bucket, head.scale, owners, data.astype(np.int16, copy=False))
+        case Kind.ROTATED:
+            return Rotated(sum(map(len, places)), head.seed, head.scale, data.astype(np.uint8, copy=False))
+
+
+def is_short(values: Values) -> bool:
+    """Whether the step or magnitudes of a layer are the same without the lower half of their bits."""
+    match values:
+        case Steps():
+            scale = np.array([values.step], np.float32)
+        case Magnitudes():
+            scale = values.table
+        case _:
+            return False
+    return not (scale.view(np.uint32) & 0xFFFF).any()
+
+
+def _write_scale(writer: Writer, scale: NDArray[np.float32], short: bool) -> None:
+    writer.raw((scale.view(np.uint32) >> 16).astype("<u2") if short else scale.astype("<f4", copy=False))
+
+
+def _read_scale(reader: Reader, count: int, most: int, name: str, short: bool) -> NDArray[np.float32]:
+    """Numbers of at least 0 that stay finite when multiplied by `most`."""
+    if short:
+        scale: NDArray[np.float32] = (reader.array("<u2", count).astype(np.uint32) << 16).view(np.float32)
+    else:
+        scale = reader.array("<f4", count)
+    if not np.isfinite(scale).all() or (scale < 0).any() or float(scale.max(initial=0)) * most > _LARGEST:
+        raise WireError(f"layer {name!r}: a step, magnitude or scale is negative, not a number or too large")
+    return scale
 
 
 def _read_levels(reader: Reader, top: int, count: int, name: str) -> NDArray[np.int16]:

@@ -1,0 +1,149 @@
+"""The loops of the context coding, compiled. FORMAT.md tells in words what they do.
+
+One walk serves both ways, so that encoder and decoder cannot come to differ: it meets every coordinate of a layer,
+asks its contexts how likely the next bit is, moves the bit through an arithmetic coder, and lets the contexts learn.
+
+A context is one number: the chance of a one, in 1/65536, shifted up by 8, plus how often it was met (255 at most).
+"""
+
+from typing import Any
+
+import numpy as np
+
+from fedsparq.compiled import jit
+
+_WORD = 0xFFFFFFFF
+_FIRST_BYTE = 0xFF000000
+
+LOW, HIGH, CODE, AT = 0, 1, 2, 3
+"""Registers of the arithmetic coder: the range that is left, the number being read, the next byte."""
+
+_MET = 0xFF
+_STRETCHED = 12
+"""A context's number, shifted down by this, is the index of its chance in the table `stretch`."""
+_LIMIT = 2047
+_LEARNING = 6
+_EVEN = 1 << 23
+_NEIGHBOURS = 16
+_UNARY = 16
+
+
+@jit
+def _move(coder: Any, data: Any, decode: bool, bit: int, p: int) -> int:
+    """One bit through the coder, in or out; p is the chance of a one, in 1/65536. Behind the data stand zeros."""
+    low, high = coder[LOW], coder[HIGH]
+    span = high - low
+    middle = low + (span >> 16) * p + (((span & 0xFFFF) * p) >> 16)
+    if decode:
+        bit = int(coder[CODE] <= middle)
+    if bit:
+        high = middle
+    else:
+        low = middle + 1
+    while (low ^ high) & _FIRST_BYTE == 0:
+        at = coder[AT]
+        if decode:
+            coder[CODE] = ((coder[CODE] << 8) & _WORD) | (np.int64(data[at]) if at < data.size else 0)
+        else:
+            data[at] = high >> 24
+        coder[AT] = at + 1
+        low = (low << 8) & _WORD
+        high = ((high << 8) & _WORD) | 0xFF
+    coder[LOW] = low
+    coder[HIGH] = high
+    return bit
+
+
+@jit
+def _learned(context: int, bit: int, rates: Any) -> Any:
+    """The context, its chance moved towards the bit: the less, the more often it was met."""
+    met = context & _MET
+    chance = context >> 8
+    chance += (((bit << 16) - chance) * rates[met]) >> 16
+    return (chance << 8) | min(met + 1, _MET)
+
+
+@jit
+def _squashed(x: int, squash: Any) -> int:
+    return int(squash[min(max(x >> 16, -_LIMIT), _LIMIT) + _LIMIT])
+
+
+@jit
+def walk(
+    levels: Any,
+    rows: int,
+    columns: int,
+    stride: int,
+    top: int,
+    tables: Any,
+    weights: Any,
+    whole: Any,
+    coder: Any,
+    data: Any,
+    decode: bool,
+) -> None:
+    """Move a layer of signed levels (0: not sent) of up to `top`, as a matrix, through the coder.
+
+    `weights` (of the mixed predictions: four of whether a coordinate is sent, three of its sign) and `whole` (the
+    context of all coordinates) are carried on from layer to layer.
+    """
+    stretch, squash, rates = tables
+    row_signs, column_signs = np.full(rows, _EVEN), np.full(columns, _EVEN)
+    near_sent, near_signs = np.full(_NEIGHBOURS, whole[0] & ~_MET), np.full(9, _EVEN)
+    column_sent = np.full(columns, np.int64(-1))
+    more = np.full(_UNARY, _EVEN)
+    for r in range(rows):
+        row_sent = whole[0] & ~_MET
+        left = left_2 = last = 0
+        for k in range(columns):
+            i = r * columns + k
+            above = int(levels[i - columns]) if r > 0 else 0
+            behind = int(levels[i - stride]) if 0 < stride <= k else 0
+            near = int(left != 0) + 2 * int(left_2 != 0) + 4 * int(above != 0) + 8 * int(behind != 0)
+            if column_sent[k] < 0:
+                column_sent[k] = whole[0] & ~_MET
+            a = stretch[row_sent >> _STRETCHED]
+            b = stretch[column_sent[k] >> _STRETCHED]
+            c = stretch[near_sent[near] >> _STRETCHED]
+            d = stretch[whole[0] >> _STRETCHED]
+            p = _squashed(a * weights[0] + b * weights[1] + c * weights[2] + d * weights[3], squash)
+            bit = _move(coder, data, decode, int(levels[i] != 0), p)
+            error = ((bit << 16) - p) * _LEARNING
+            weights[0] += (a * error) >> 18
+            weights[1] += (b * error) >> 18
+            weights[2] += (c * error) >> 18
+            weights[3] += (d * error) >> 18
+            row_sent = _learned(row_sent, bit, rates)
+            column_sent[k] = _learned(column_sent[k], bit, rates)
+            near_sent[near] = _learned(near_sent[near], bit, rates)
+            whole[0] = _learned(whole[0], bit, rates)
+            left_2, left = left, 0
+            if bit == 0:
+                if decode:
+                    levels[i] = 0
+                continue
+            near = 3 * (0 if above == 0 else 1 + int(above < 0)) + last
+            a = stretch[row_signs[r] >> _STRETCHED]
+            b = stretch[column_signs[k] >> _STRETCHED]
+            c = stretch[near_signs[near] >> _STRETCHED]
+            p = _squashed(a * weights[4] + b * weights[5] + c * weights[6], squash)
+            bit = _move(coder, data, decode, int(levels[i] < 0), p)
+            error = ((bit << 16) - p) * _LEARNING
+            weights[4] += (a * error) >> 18
+            weights[5] += (b * error) >> 18
+            weights[6] += (c * error) >> 18
+            row_signs[r] = _learned(row_signs[r], bit, rates)
+            column_signs[k] = _learned(column_signs[k], bit, rates)
+            near_signs[near] = _learned(near_signs[near], bit, rates)
+            last = 1 + bit
+            level = 1
+            while level < top:
+                step = min(level, _UNARY) - 1
+                p = min(max(more[step] >> 8, 1), 0xFFFF)
+                higher = _move(coder, data, decode, int(abs(levels[i]) > level), p)
+                more[step] = _learned(more[step], higher, rates)
+                if higher == 0:
+                    break
+                level += 1
+            left = -level if bit else level
+            levels[i] = left
