@@ -30,7 +30,7 @@ try:
 except ImportError as error:
     raise MissingExtraError("the engine flower-simulation needs Flower: pip install 'fedsparq[flower]'") from error
 
-Request = tuple[Mapping[int, bytes], int, frozenset[int]]
+Request = tuple[int, Mapping[int, bytes], int, frozenset[int]]
 
 
 class FlowerSimulation:
@@ -64,9 +64,9 @@ class FlowerSimulation:
                 os.environ[name] = value
 
     def exchange(
-        self, requests: Mapping[int, bytes], until: int, dying: frozenset[int] = frozenset()
+        self, number: int, requests: Mapping[int, bytes], saved: int, dying: frozenset[int] = frozenset()
     ) -> Iterator[Delivery]:
-        self._requests.put((requests, until, dying))
+        self._requests.put((number, requests, saved, dying))
         while True:
             try:
                 answers = self._answers.get(timeout=1)

@@ -40,10 +40,10 @@ class GridEngine:
         pass
 
     def exchange(
-        self, requests: Mapping[int, bytes], until: int, dying: frozenset[int] = frozenset()
+        self, number: int, requests: Mapping[int, bytes], saved: int, dying: frozenset[int] = frozenset()
     ) -> Iterator[Delivery]:
         messages = [
-            Message(_request(client, data, until, client in dying), self._nodes[client], MessageType.TRAIN)
+            Message(_request(client, data, saved, client in dying), self._nodes[client], MessageType.TRAIN)
             for client, data in sorted(requests.items())
         ]
         answers = dict.fromkeys(sorted(requests), Answer(None, ("no answer in time",)))
@@ -66,7 +66,7 @@ def work(message: Message, spec: str, states: Path, client: int | None = None) -
         raise WireError("this message is not a broadcast of FedSparQ's")
     number = int(str(config["client"])) if client is None else client
     desk = Desk(_task(spec), states)
-    answer = desk.answer(number, data, int(str(config["until"])), bool(config["dying"]))
+    answer = desk.answer(number, data, int(str(config["saved"])), bool(config["dying"]))
     about = ConfigRecord(
         {
             "silent": answer.message is None,
@@ -79,8 +79,8 @@ def work(message: Message, spec: str, states: Path, client: int | None = None) -
     return Message(RecordDict({"arrays": wrap(answer.message or b""), "about": about}), reply_to=message)
 
 
-def _request(client: int, data: bytes, until: int, dies_before_saving: bool) -> RecordDict:
-    config = ConfigRecord({"client": client, "until": until, "dying": dies_before_saving})
+def _request(client: int, data: bytes, saved: int, dies_before_saving: bool) -> RecordDict:
+    config = ConfigRecord({"client": client, "saved": saved, "dying": dies_before_saving})
     return RecordDict({"arrays": wrap(data), "config": config})
 
 
