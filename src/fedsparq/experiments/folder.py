@@ -36,6 +36,11 @@ class RunFolder:
         return self.path / "state" / "clients"
 
     @property
+    def transit(self) -> Path:
+        """What was on its way after a round, where messages are made to go astray."""
+        return self.path / "state" / "transit"
+
+    @property
     def finished(self) -> bool:
         return (self.path / "summary.json").exists()
 

@@ -85,7 +85,8 @@ def _engine(task: Task, folder: RunFolder, workers: int, carrier: Carrier | None
     else:
         engine = LocalEngine(task, folder.client_states, workers)
     if task.spec.faults.any:
-        return FaultyEngine(engine, task.spec.faults, task.layout, task.spec.clients, task.spec.seed)
+        spec = task.spec
+        return FaultyEngine(engine, spec.faults, task.layout, spec.clients, spec.seed, folder.transit)
     return engine
 
 
@@ -109,7 +110,7 @@ class _Rounds:
             try:
                 record = self._play_one(saved)
             except ServerCrashError:
-                rounds = self._go_back()
+                rounds = self._go_back(answered=1)
                 continue
             rounds.append(record)
             self.folder.append(record)
@@ -119,11 +120,12 @@ class _Rounds:
             watch(record)
         return rounds
 
-    def _go_back(self) -> list[Round]:
-        """To the last checkpoint: server, clients and records."""
+    def _go_back(self, answered: int = 0) -> list[Round]:
+        """To the last checkpoint: server, clients and records. Clients keep what they `answered` since, so many rounds:
+        where only the server died, they have their replies to the round that it opens again."""
         load_server(self.server, self.folder.checkpoint)
         saved = self.server.state.round
-        DiskStore(self.folder.client_states).go_back(saved)
+        DiskStore(self.folder.client_states).go_back(saved + answered)
         return self.folder.rounds(saved)
 
     def _play_one(self, saved: int) -> Round:
@@ -156,7 +158,8 @@ class _Rounds:
             self.server.note(delivery.client, remark)
         if delivery.answer.message is None:
             return
-        verdict = self.server.receive(delivery.client, delivery.answer.message)
+        seconds = delivery.answer.train_seconds + delivery.answer.compress_seconds
+        verdict = self.server.receive(delivery.client, delivery.answer.message, seconds)
         if verdict.resend:
             request = {delivery.client: self.server.broadcast(delivery.client)}
             traffic.down += len(request[delivery.client])
@@ -181,7 +184,7 @@ class _Traffic:
 
 def chosen_clients(spec: RunSpec, number: int) -> list[int]:
     """The clients that take part in a round."""
-    count = max(1, round(spec.fraction * spec.clients))
+    count = spec.clients_a_round
     if count == spec.clients:
         return list(range(spec.clients))
     drawn = np.random.default_rng([spec.seed, number, 6]).choice(spec.clients, count, replace=False)

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from fedsparq.compress.method import method
 from fedsparq.compress.pipeline import Method
 from fedsparq.errors import OptionError
-from fedsparq.federate.rules import Rules
+from fedsparq.federate.rules import Limit, Rules
 
 PartitionKind = Literal["iid", "dirichlet", "shards"]
 EngineKind = Literal["local", "flower-simulation"]
@@ -43,15 +43,16 @@ class ServerSpec(_Strict):
     min_replies: int = Field(1, ge=1)
     deadline: float | None = Field(None, gt=0)
     norm_limit: str = "off"
+    examples_limit: str = "off"
 
-    @field_validator("norm_limit")
+    @field_validator("norm_limit", "examples_limit")
     @classmethod
-    def _readable(cls, value: str) -> str:
-        Rules(norm_limit=value)
+    def _readable(cls, value: str, info: ValidationInfo) -> str:
+        Limit.parse(str(info.field_name), value)
         return value
 
     def rules(self, acknowledge: bool) -> Rules:
-        return Rules(self.min_replies, self.deadline, self.norm_limit, acknowledge)
+        return Rules(self.min_replies, self.deadline, self.norm_limit, acknowledge, self.examples_limit)
 
 
 Chance = Field(0.0, ge=0, le=1)
@@ -70,7 +71,9 @@ class FaultSpec(_Strict):
     """The client dies when its state is saved, before the reply is sent."""
     server_crash: float = Chance
     hostile: float = Chance
-    hostile_kinds: tuple[Literal["random", "nan", "scale", "replay"], ...] = ("random", "nan", "scale", "replay")
+    hostile_kinds: tuple[Literal["random", "nan", "scale", "replay"], ...] = Field(
+        ("random", "nan", "scale", "replay"), min_length=1
+    )
     hostile_scale: float = 100.0
 
     @property
@@ -101,15 +104,24 @@ class RunSpec(_Strict):
     """Whether clients learn which replies counted. If not, this is plain error feedback: what is dropped is lost."""
     engine: EngineKind = "local"
     note: str = ""
+    variant: str = ""
+    """What is special about this run beside method and options, for its label."""
     training: TrainingSpec = TrainingSpec()
     server: ServerSpec = ServerSpec()
     faults: FaultSpec = FaultSpec()
 
     @model_validator(mode="after")
-    def _methods_exist(self) -> RunSpec:
+    def _can_be_run(self) -> RunSpec:
         self.chosen_method()
         self.chosen_downlink()
+        if self.server.min_replies > self.clients_a_round:
+            needed, asked = self.server.min_replies, self.clients_a_round
+            raise OptionError(f"min_replies={needed}, but {asked} clients are asked in a round: none would ever count")
         return self
+
+    @property
+    def clients_a_round(self) -> int:
+        return max(1, round(self.fraction * self.clients))
 
     def chosen_method(self) -> Method:
         return method(self.method, **self.options)
@@ -121,8 +133,9 @@ class RunSpec(_Strict):
     def label(self) -> str:
         """The method with its unusual options, as tables and figures name it."""
         down = self.chosen_downlink()
-        plain = "" if self.acknowledge else " (not acknowledged)"
-        return self.chosen_method().label + (f" / down: {down.label}" if down else "") + plain
+        special = ", ".join(filter(None, [self.variant, "" if self.acknowledge else "not acknowledged"]))
+        label = self.chosen_method().label + (f" / down: {down.label}" if down else "")
+        return f"{label} ({special})" if special else label
 
     @property
     def partition_label(self) -> str:
@@ -143,13 +156,24 @@ class RunSpec(_Strict):
 
 
 class MethodChoice(_Strict):
-    """One row of a comparison: a method, its options and, where it has one, its downlink."""
+    """One row of a comparison: a method, its options and, where it has one, its downlink.
+
+    A row may also differ in what goes wrong and in the server's rules; `variant` then names it.
+    """
 
     name: str
     options: dict[str, Any] = {}
     downlink: str | None = None
     downlink_options: dict[str, Any] = {}
     acknowledge: bool = True
+    variant: str = ""
+    faults: dict[str, Any] = {}
+    server: dict[str, Any] = {}
+
+    def changes(self) -> dict[str, Any]:
+        """What the row says, as keys of a run."""
+        said = self.model_dump(exclude_defaults=True, exclude={"name", "options"})
+        return said | {"method": self.name, "options": self.options}
 
 
 class CompareSpec(_Strict):
@@ -172,13 +196,7 @@ class CompareSpec(_Strict):
     def runs(self) -> list[RunSpec]:
         """Every run of the comparison, in the order in which they are run."""
         return [
-            check(
-                RunSpec,
-                self.run
-                | {"method": row.name, "options": row.options, "partition": partition, "seed": seed}
-                | {"acknowledge": row.acknowledge}
-                | ({"downlink": row.downlink, "downlink_options": row.downlink_options} if row.downlink else {}),
-            )
+            check(RunSpec, merge(self.run, row.changes()) | {"partition": partition, "seed": seed})
             for partition in self.partitions
             for seed in self.seeds
             for row in self.methods

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.numpy import load as load_tensors
-from safetensors.numpy import save as save_tensors
 
 from fedsparq.compress.state import State
 from fedsparq.errors import RunError
+from fedsparq.federate.archive import ArchiveError, pack, unpack
+from fedsparq.federate.downlink import Downlink
+from fedsparq.federate.messages import Receipt
 from fedsparq.federate.model import Model
 from fedsparq.federate.server import Server, ServerState
 from fedsparq.federate.store import write_safely
@@ -34,49 +34,46 @@ def save_server(server: Server, path: Path) -> None:
         "version": VERSION,
         "layout": f"{server.layout.digest:016x}",
         "round": state.round,
-        "counted": state.counted,
+        "counted": {client: [receipt.round, receipt.digest] for client, receipt in state.counted.items()},
+        "norm_limit": state.norm_limit,
         "downlink": {
             "round": downlink.round,
             "rounds": downlink.state.rounds if downlink.state else 0,
             "held": downlink.held,
         },
     }
-    write_safely(path, save_tensors(tensors, {"fedsparq": json.dumps(about)}))
+    write_safely(path, pack(about, tensors))
 
 
 def load_server(server: Server, path: Path) -> None:
     """Put a server back to where `save_server` found it."""
-    layout = server.layout
     try:
-        data = path.read_bytes()
-        about = json.loads(json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]["fedsparq"])
-        tensors = load_tensors(data)
-        if (about["version"], about["layout"]) != (VERSION, f"{layout.digest:016x}"):
-            raise RunError(f"the checkpoint {path} is of another version or for another model; start the run anew")
-        counted = {int(client): int(number) for client, number in about["counted"].items()}
-        server.state = ServerState(_model("model", tensors), tensors["velocity"], int(about["round"]), counted)
-        _load_downlink(server, about["downlink"], tensors)
-    except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
-        raise RunError(f"the checkpoint {path} cannot be read ({error}); remove it to start the run anew") from error
+        about, tensors = unpack(path.read_bytes())
+    except OSError as error:
+        raise RunError(f"the checkpoint {path} cannot be read: {error.strerror or error}") from error
+    except ArchiveError as error:
+        raise RunError(f"the checkpoint {path} cannot be read: {error}; remove it to start the run anew") from error
+    if (about.get("version"), about.get("layout")) != (VERSION, f"{server.layout.digest:016x}"):
+        raise RunError(f"the checkpoint {path} is of another version or for another model; start the run anew")
+    counted = {int(client): Receipt(*receipt) for client, receipt in about["counted"].items()}
+    state = ServerState(_model("model", tensors), tensors["velocity"], about["round"], counted, about["norm_limit"])
+    server.restore(state, _downlink(server.downlink, about["downlink"], tensors))
 
 
-def _load_downlink(server: Server, about: dict[str, object], tensors: dict[str, NDArray[np.generic]]) -> None:
-    downlink = server.downlink
+def _downlink(now: Downlink, about: dict[str, Any], tensors: dict[str, NDArray[Any]]) -> Downlink:
+    """A downlink with the same settings as it is `now`, and the state of the checkpoint."""
+    downlink = Downlink(now.layout, now.method, now.seed)
     if downlink.method is None or "public" not in tensors:
-        return
+        return downlink
     downlink.public = _model("public", tensors)
-    downlink.round = int(str(about["round"]))
-    downlink.changes = {
-        int(k.removeprefix("change.")): v.tobytes() for k, v in tensors.items() if k.startswith("change.")
-    }
-    held = about["held"]
-    downlink.held = {int(client): int(number) for client, number in held.items()} if isinstance(held, dict) else {}
-    start = downlink.method.init(server.layout)
-    memory = {
-        name: tensors[f"downlink.{name}"].astype(np.float64) for name in start.memory if f"downlink.{name}" in tensors
-    }
-    if downlink.changes:
-        downlink.state = State(server.layout, int(str(about["rounds"])), start.residual, memory)
+    downlink.round = about["round"]
+    downlink.changes = {int(k.removeprefix("change.")): v.tobytes() for k, v in tensors.items() if k[:7] == "change."}
+    downlink.held = {int(client): number for client, number in about["held"].items()}
+    if about["rounds"]:
+        residual = downlink.method.init(now.layout).residual
+        memory = {k.removeprefix("downlink."): v for k, v in tensors.items() if k.startswith("downlink.")}
+        downlink.state = State(now.layout, about["rounds"], residual, memory)
+    return downlink
 
 
 def _model_tensors(name: str, model: Model) -> dict[str, NDArray[np.generic]]:
@@ -86,8 +83,8 @@ def _model_tensors(name: str, model: Model) -> dict[str, NDArray[np.generic]]:
     return tensors
 
 
-def _model(name: str, tensors: dict[str, NDArray[np.generic]]) -> Model:
+def _model(name: str, tensors: dict[str, NDArray[Any]]) -> Model:
     exact = None
     if f"{name}.buffers" in tensors:
-        exact = Exact(tensors[f"{name}.buffers"].astype(np.float32), tensors[f"{name}.counters"].astype(np.int64))
-    return Model(tensors[name].astype(np.float32), exact)
+        exact = Exact(tensors[f"{name}.buffers"], tensors[f"{name}.counters"])
+    return Model(tensors[name], exact)

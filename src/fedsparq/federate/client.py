@@ -15,8 +15,18 @@ from numpy.typing import NDArray
 
 from fedsparq.compress.pipeline import Method
 from fedsparq.errors import WireError
-from fedsparq.federate.messages import Broadcast, FullWanted, Reply, describe, method_digest
+from fedsparq.federate.messages import (
+    Broadcast,
+    FullWanted,
+    Receipt,
+    Reply,
+    describe,
+    method_digest,
+    method_of,
+    reply_digest,
+)
 from fedsparq.federate.model import Model
+from fedsparq.federate.portion import compress_within
 from fedsparq.federate.state import ClientState
 from fedsparq.federate.store import Store
 from fedsparq.layout import Exact, Layout
@@ -38,7 +48,7 @@ Train = Callable[[Model, Method, int], Trained]
 
 @dataclass(frozen=True)
 class Answer:
-    """A client's answer: a message, or none to a broadcast that is out of date; and what it has to say about itself."""
+    """A client's answer: a message, or none to a broadcast that is damaged or out of date; and what it has to say."""
 
     message: bytes | None
     remarks: tuple[str, ...] = ()
@@ -60,7 +70,11 @@ class Client:
 
     def answer(self, message: bytes) -> Answer:
         """Train on a broadcast's model and reply. The same broadcast again gets the same reply again."""
-        return self.respond(Broadcast.decode(message))
+        try:
+            broadcast = Broadcast.decode(message)
+        except WireError as error:
+            return Answer(None, (f"broadcast could not be read: {error}",))
+        return self.respond(broadcast)
 
     def respond(self, broadcast: Broadcast) -> Answer:
         """`answer` to a broadcast that was read already."""
@@ -87,8 +101,12 @@ class Client:
         start = time.perf_counter()
         trained = self.train(model, broadcast.method, broadcast.round)
         trained_at = time.perf_counter()
-        rng = np.random.default_rng([self.seed, broadcast.round, self.number, 1])
-        payload, compression = broadcast.method.compress(trained.update, state.compression, rng)
+        seed = (self.seed, broadcast.round, self.number, 1)
+        payload, compression, shortened = compress_within(
+            broadcast.norm_limit, broadcast.method, trained.update, state.compression, seed
+        )
+        if shortened:
+            remarks = (*remarks, f"update above the norm limit {broadcast.norm_limit:.3g}: a part of it sent")
         blob = encode(replace(payload, exact=trained.exact))
         reply = Reply(broadcast.round, method_digest(broadcast.method), trained.examples, blob).encode()
         held = model if broadcast.hold else None
@@ -111,28 +129,50 @@ class Client:
 
 def settle(state: ClientState | None, broadcast: Broadcast, layout: Layout) -> tuple[ClientState, str]:
     """The state to go on from, now that the server has told which reply it counted last; and what there is to say."""
-    name = describe(broadcast.method).decode()
-    fresh = ClientState(broadcast.method.init(layout), name)
+    told = broadcast.acknowledged
+    fresh = ClientState(broadcast.method.init(layout), describe(broadcast.method).decode())
+    if told is not None:
+        fresh = replace(fresh, acknowledged=told)
     if state is None:
-        lost = broadcast.acknowledged > 0
-        return fresh, f"no state, though round {broadcast.acknowledged} was counted: residual lost" if lost else ""
-    if state.method != name:
-        return fresh, f"method changed from {state.method} to {name}: started anew"
-    if broadcast.acknowledged > state.round:
-        # The server counted a reply made from a later state than this one. Part of this residual went out with it: to
-        # send it again would count it twice.
-        return (
-            fresh,
-            f"state of round {state.round} is older than counted round {broadcast.acknowledged}: residual dropped",
-        )
-    if broadcast.acknowledged == state.round or not state.in_flight:
-        return replace(state, in_flight=b""), ""
-    if broadcast.method.feedback != "full" or state.compression.residual is None:
-        return replace(state, in_flight=b""), f"reply to round {state.round} was not counted"
+        counted = told is not None and told.round
+        return fresh, f"no state, though a reply to round {counted} was counted: residual lost" if counted else ""
+    before = state.acknowledged
+    if told is None:
+        settled, remark = replace(state, in_flight=b""), ""
+    elif told == Receipt(state.round, reply_digest(state.in_flight)):
+        settled, remark = replace(state, in_flight=b"", acknowledged=told), ""
+    elif told == before or told.round < before.round:
+        settled, remark = _put_back(state, layout)
+        if told != before:
+            gone_back = f"the server went back from counted round {before.round} to {told.round}"
+            settled, remark = replace(settled, acknowledged=told), "; ".join(filter(None, (gone_back, remark)))
+    else:
+        # The server counted a reply that was not made from this state. Part of this residual went out with it: to send
+        # it again would count it twice.
+        unknown = f"state of round {state.round} is an older copy: it knows nothing of the reply to round {told.round}"
+        return fresh, f"{unknown} that was counted; residual dropped"
+    return (settled, remark) if settled.method == fresh.method else _moved(settled, fresh, broadcast.method, remark)
+
+
+def _put_back(state: ClientState, layout: Layout) -> tuple[ClientState, str]:
+    """The state after a reply that was not counted: with full error feedback, as if it had never been sent."""
+    if not state.in_flight:
+        return state, ""
+    settled, remark = replace(state, in_flight=b""), f"reply to round {state.round} was not counted"
+    if state.compression.residual is None or method_of(state.method.encode()).feedback != "full":
+        return settled, remark
     residual = state.compression.residual.copy()
     decode(Reply.decode(state.in_flight).blob, layout).add_to(residual, 1.0)
     compression = replace(state.compression, residual=residual)
-    return (
-        replace(state, compression=compression, in_flight=b""),
-        f"reply to round {state.round} was not counted: put back into the residual",
-    )
+    return replace(settled, compression=compression), f"{remark}: put back into the residual"
+
+
+def _moved(state: ClientState, fresh: ClientState, method: Method, remark: str) -> tuple[ClientState, str]:
+    """The state under another method: what was not sent yet is kept if that method can send it."""
+    residual, text = state.compression.residual, f"method changed from {state.method} to {fresh.method}"
+    if residual is not None and method.feedback == "full":
+        fresh = replace(fresh, compression=replace(fresh.compression, residual=residual))
+        text += ": residual kept"
+    elif residual is not None:
+        text += ": residual dropped"
+    return fresh, "; ".join(filter(None, (remark, text)))

@@ -17,7 +17,7 @@ from fedsparq.layout import Layout
 from fedsparq.wire.frame import encode
 
 HISTORY = 64
-"""For how many rounds changes are kept, for clients that missed some."""
+"""For so many rounds at most changes are kept, for clients that missed some; fewer if the model itself is shorter."""
 
 
 @dataclass
@@ -69,9 +69,9 @@ class Downlink:
         if self.compressed:
             self.held[client] = number
 
-    def forget(self, client: int) -> None:
-        """The client has lost its model."""
-        self.held.pop(client, None)
+    def forget(self, client: int) -> bool:
+        """The client has lost its model; whether it was thought to hold one."""
+        return self.held.pop(client, None) is not None
 
     def _change(self, method: Method, public: Model, number: int, model: Model) -> None:
         state = self.state or method.init(self.layout)
@@ -82,4 +82,5 @@ class Downlink:
         payload = replace(payload, exact=model.exact)
         self.public = public.plus(payload)
         self.changes[number] = encode(payload)
-        self.changes.pop(number - HISTORY, None)
+        while len(self.changes) > HISTORY or sum(map(len, self.changes.values())) > 4 * self.layout.size:
+            del self.changes[min(self.changes)]

@@ -1,6 +1,6 @@
 """What client and server say to each other, as bytes. The compressed vectors inside are FSQ1 messages of their own.
 
-A broadcast names the round, the last round the server counted from this client, the method, and the model: whole, or as
+A broadcast names the round, the last reply the server counted from this client, the method, and the model: whole, or as
 the changes since a version that the client holds. A reply names the round and the method it answers, and carries an
 update; or it asks for the whole model, where the client cannot build it from changes.
 """
@@ -8,6 +8,7 @@ update; or it asks for the whole model, where the client cannot build it from ch
 from __future__ import annotations
 
 import json
+import math
 import struct
 from dataclasses import dataclass, field
 
@@ -23,6 +24,21 @@ _REPLY = b"FSQR"
 _FULL_WANTED = b"FSQW"
 _CHECKSUM = 4
 _MAX_METHOD = 4096
+_HEAD = "<IIQIQfB"
+_HOLD, _SILENT = 1, 2
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """Which reply of a client the server counted last. The digest tells apart two replies to one round, which a client
+    makes that was put back to an older state in between."""
+
+    round: int = 0
+    """0: none was counted yet."""
+    digest: int = 0
+
+
+NOTHING_COUNTED = Receipt()
 
 
 @dataclass(frozen=True)
@@ -30,8 +46,8 @@ class Broadcast:
     """Server to client: train on this model and answer."""
 
     round: int
-    acknowledged: int
-    """The last round whose reply from this client was counted; 0 for none."""
+    acknowledged: Receipt | None
+    """None: this server does not tell, and its clients take every reply for counted (plain error feedback)."""
     layout_digest: int
     method: Method
     base: int
@@ -39,11 +55,16 @@ class Broadcast:
     hold: bool
     """Whether the client should keep the model: the next broadcast may be changes to it."""
     blobs: tuple[bytes, ...] = field(repr=False)
+    norm_limit: float = math.inf
+    """The largest norm an update could have in the last round: a longer one is better sent in parts."""
 
     def encode(self) -> bytes:
         writer = Writer()
         writer.raw(_BROADCAST)
-        writer.raw(struct.pack("<IIIQ?", self.round, self.acknowledged, self.base, self.layout_digest, self.hold))
+        told = self.acknowledged or NOTHING_COUNTED
+        flags = _HOLD * self.hold | _SILENT * (self.acknowledged is None)
+        numbers = self.round, told.round, told.digest, self.base, self.layout_digest, self.norm_limit, flags
+        writer.raw(struct.pack(_HEAD, *numbers))
         text = describe(self.method)
         writer.varint(len(text))
         writer.raw(text)
@@ -55,14 +76,19 @@ class Broadcast:
     @classmethod
     def decode(cls, message: bytes) -> Broadcast:
         reader = _opened(message, _BROADCAST, "broadcast")
-        number, acknowledged, base, digest, hold = struct.unpack("<IIIQ?", reader.raw(21))
+        head = struct.unpack(_HEAD, reader.raw(struct.calcsize(_HEAD)))
+        number, counted, counted_digest, base, layout_digest, norm_limit, flags = head
         text = bytes(reader.raw(reader.varint(_MAX_METHOD)))
         blobs = []
         while reader.left:
             blobs.append(bytes(reader.raw(reader.varint(reader.left))))
-        if acknowledged >= number or base >= number or len(blobs) != (number - base if base else 1):
+        if flags & ~(_HOLD | _SILENT) or not norm_limit > 0:
+            raise WireError(f"flags {flags:#04x} or norm limit {norm_limit} are not known: a later version?")
+        if counted >= number or base >= number or len(blobs) != (number - base if base else 1):
             raise WireError(f"a broadcast of round {number} cannot have base {base} and {len(blobs)} parts")
-        return cls(number, acknowledged, digest, _method_of(text), base, hold, tuple(blobs))
+        told = None if flags & _SILENT else Receipt(counted, counted_digest)
+        hold = bool(flags & _HOLD)
+        return cls(number, told, layout_digest, method_of(text), base, hold, tuple(blobs), norm_limit)
 
 
 @dataclass(frozen=True)
@@ -118,13 +144,19 @@ def method_digest(chosen: Method) -> int:
     return xxhash.xxh3_64_intdigest(describe(chosen))
 
 
-def _method_of(text: bytes) -> Method:
+def reply_digest(message: bytes) -> int:
+    """64 bits that tell replies apart."""
+    return xxhash.xxh3_64_intdigest(message)
+
+
+def method_of(text: bytes) -> Method:
+    """Undo `describe`."""
     try:
         name, options = json.loads(text)
         return method(name, **options)
     except FedSparQError as error:
         raise WireError(f"the server asks for a method this client does not have: {error}") from None
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         raise WireError("the method in a broadcast cannot be read") from None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import statistics
 from collections.abc import Sequence
@@ -9,20 +10,56 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedsparq.compress.payload import Payload
-from fedsparq.errors import OptionError
+from fedsparq.compress.payload import Halves, Payload
+from fedsparq.errors import OptionError, WireError
+from fedsparq.layout import Exact
 
 ABSURD = 1e6
-"""No parameter of a model in training moves by a million in one round."""
+"""No parameter, statistic or counter of a model in training moves by a million in one round."""
 
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happened to a client's part in a round."""
+    """Something that happened to a client's part in a round; client -1: to all of them."""
 
     client: int
     round: int
     reason: str
+
+
+@dataclass(frozen=True)
+class Size:
+    """What of a reply can be limited: how far it moves parameters and statistics, and how much it claims to weigh."""
+
+    norm: float = math.inf
+    statistics: float = math.inf
+    examples: float = math.inf
+
+
+@dataclass(frozen=True)
+class Limit:
+    """The largest value that is taken: fixed, or as a multiple of the round's median."""
+
+    value: float = math.inf
+    relative: bool = False
+
+    @classmethod
+    def parse(cls, name: str, text: str) -> Limit:
+        """`off`, a number, or `3x median`."""
+        if text.strip().lower() == "off":
+            return cls()
+        match = re.fullmatch(r"([0-9.]+(?:e[+-]?\d+)?)(\s*x\s*median)?", text.strip().lower())
+        try:
+            value = float(match[1]) if match else 0.0
+        except ValueError:
+            value = 0.0
+        if match is None or not 0 < value < math.inf:
+            raise OptionError(f'{name}={text!r} cannot be read; give "off", "10" or "3x median"')
+        return cls(value, relative=match[2] is not None)
+
+    def bound(self, seen: Sequence[float]) -> float:
+        """The largest value that is taken, given all values of the round."""
+        return self.value * statistics.median(seen) if self.relative else self.value
 
 
 @dataclass(frozen=True)
@@ -31,47 +68,83 @@ class Rules:
 
     min_replies: int = 1
     deadline: float | None = None
-    """Seconds after which a round is closed with the replies that are there."""
+    """Seconds after which an answer is late: it is refused, and so not acknowledged."""
     norm_limit: str = "off"
-    """`off`; a number: the largest norm an update may have; or `3x median`: as a multiple of the round's median."""
+    """`off`; a number: the largest norm an update may have; or `3x median`: as a multiple of the round's median. A
+    multiple also limits how far the statistics of a model (BatchNorm) may move."""
 
     acknowledge: bool = True
     """Whether clients are told which replies counted. If not, they take all for counted: plain error feedback."""
+    examples_limit: str = "off"
+    """Likewise for the number of examples that a reply claims, where the method weighs replies by it."""
 
     def __post_init__(self) -> None:
         if self.min_replies < 1:
             raise OptionError(f"min_replies={self.min_replies} is out of range; a round needs at least 1 reply")
         if self.deadline is not None and not self.deadline > 0:
             raise OptionError(f"deadline={self.deadline} is out of range; give seconds above 0, or leave it out")
-        self._limit()
+        Limit.parse("norm_limit", self.norm_limit)
+        Limit.parse("examples_limit", self.examples_limit)
 
     @property
     def needs_whole_round(self) -> bool:
         """Whether no update can be judged before all are there."""
-        return self._limit()[1] is not None
+        return self._norm.relative or self._examples.relative
 
-    def norm_bound(self, norms: Sequence[float]) -> float:
-        """The largest norm that is taken, given the norms of the round's updates."""
-        fixed, multiple = self._limit()
-        return fixed if multiple is None else multiple * statistics.median(norms)
+    @property
+    def limits_norm(self) -> bool:
+        return self._norm.value < math.inf
 
-    def _limit(self) -> tuple[float, float | None]:
-        """(fixed bound, multiple of the median): one of them counts."""
-        text = self.norm_limit.strip().lower()
-        if text == "off":
-            return float("inf"), None
-        match = re.fullmatch(r"([0-9.]+(?:e[+-]?\d+)?)(\s*x\s*median)?", text)
-        try:
-            value = float(match[1]) if match else 0.0
-        except ValueError:
-            value = 0.0
-        if match is None or value <= 0:
-            raise OptionError(f'norm_limit={self.norm_limit!r} cannot be read; give "off", "10" or "3x median"')
-        return (float("inf"), value) if match[2] else (value, None)
+    def bounds(self, sizes: Sequence[Size]) -> Size:
+        """The largest sizes that are taken, given those of the round's replies."""
+        return Size(
+            self._norm.bound([size.norm for size in sizes]),
+            self._norm.bound([size.statistics for size in sizes]) if self._norm.relative else math.inf,
+            self._examples.bound([size.examples for size in sizes]),
+        )
+
+    @property
+    def _norm(self) -> Limit:
+        return Limit.parse("norm_limit", self.norm_limit)
+
+    @property
+    def _examples(self) -> Limit:
+        return Limit.parse("examples_limit", self.examples_limit)
 
 
-def largest_magnitude(payload: Payload) -> float:
-    return max((float(np.abs(values.decoded()).max(initial=0)) for values in payload.values), default=0.0)
+def too_large(size: Size, bounds: Size) -> str:
+    """Why a reply of this size is refused; empty if it is not."""
+    if size.norm > bounds.norm:
+        return f"the update's norm {size.norm:.3g} is above the limit {bounds.norm:.3g}"
+    if size.statistics > bounds.statistics:
+        return f"the statistics moved by {size.statistics:.3g}, above the limit {bounds.statistics:.3g}"
+    if size.examples > bounds.examples:
+        return f"{size.examples:,.0f} examples are claimed, above the limit {bounds.examples:,.0f}"
+    return ""
+
+
+def check_sound(payload: Payload, before: Exact | None) -> None:
+    """Refuse what no honest training gives. `before`: the statistics and counters that the client started from."""
+    unbounded = (values for values in payload.values if not isinstance(values, Halves))
+    if any(np.abs(values.decoded()).max(initial=0) > ABSURD for values in unbounded):
+        raise WireError(f"a value is above {ABSURD:,.0f}: no parameter moves so far in one round")
+    if before is None:
+        return
+    if payload.exact is None:
+        raise WireError("the statistics and counters of the model are missing")
+    if np.abs(payload.exact.buffers).max(initial=0) > ABSURD:
+        raise WireError(f"a statistic is above {ABSURD:,.0f}")
+    counted = payload.exact.counters.astype(np.float64) - before.counters
+    if np.abs(counted).max(initial=0) > ABSURD:
+        raise WireError(f"a counter moved by more than {ABSURD:,.0f} in one round")
+
+
+def size_of(payload: Payload, before: Exact | None, examples: int, rules: Rules) -> Size:
+    """A reply's size, as far as the rules care for it."""
+    moved = 0.0
+    if before is not None and payload.exact is not None:
+        moved = float(np.linalg.norm(payload.exact.buffers.astype(np.float64) - before.buffers))
+    return Size(norm(payload) if rules.limits_norm else 0.0, moved, examples)
 
 
 def norm(payload: Payload) -> float:

@@ -1,11 +1,13 @@
 """The server as a state machine: it opens a round, broadcasts, receives bytes that may be anything, closes the round.
 
-Replies are added up as they come, so memory does not grow with the number of clients. What counts is decided when the
-round closes, and told to each client with the next broadcast: only then is the client free to forget its reply.
+Replies are added up as they come; only a limit relative to the round's median needs them all first. What counts is
+decided when the round closes, and told to each client with the next broadcast: only then is the client free to forget
+its reply. So the state must be safe before the next round is opened: see checkpoint.py.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
@@ -16,14 +18,21 @@ from fedsparq.compress.payload import Payload
 from fedsparq.compress.pipeline import Method
 from fedsparq.errors import RunError, WireError
 from fedsparq.federate.downlink import Downlink
-from fedsparq.federate.messages import Broadcast, FullWanted, decode_answer, method_digest
+from fedsparq.federate.events import EventLog
+from fedsparq.federate.messages import (
+    NOTHING_COUNTED,
+    Broadcast,
+    FullWanted,
+    Receipt,
+    decode_answer,
+    method_digest,
+    reply_digest,
+)
 from fedsparq.federate.model import Model
-from fedsparq.federate.rules import ABSURD, Event, Rules, largest_magnitude, norm
-from fedsparq.layout import Exact, Layout
+from fedsparq.federate.rules import Event, Rules, Size, check_sound, size_of, too_large
+from fedsparq.federate.tally import Sent, Tally
+from fedsparq.layout import Layout
 from fedsparq.wire.frame import decode
-
-MAX_EVENTS = 1000
-"""So many events of a round are listed; the rest is counted: a flood of messages must not fill the memory."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +43,10 @@ class ServerState:
     velocity: NDArray[np.float32]
     round: int = 0
     """The last round that was closed."""
-    counted: dict[int, int] = field(default_factory=dict)
-    """For each client, the last round its reply was counted in."""
+    counted: dict[int, Receipt] = field(default_factory=dict)
+    """For each client, the last reply that was counted."""
+    norm_limit: float = math.inf
+    """The largest norm an update could have in the last round."""
 
 
 @dataclass(frozen=True)
@@ -61,22 +72,27 @@ class RoundOutcome:
     paper_bytes: float = 0.0
 
 
+@dataclass(frozen=True)
+class _Update:
+    """A sound reply."""
+
+    payload: Payload
+    digest: int
+    size: Size
+
+
 @dataclass
 class _Open:
     """A round under way."""
 
     number: int
     asked: frozenset[int]
-    total: NDArray[np.float32]
-    weight: float = 0.0
-    buffers: NDArray[np.float64] | None = None
-    counters: NDArray[np.int64] | None = None
-    counted: list[int] = field(default_factory=list)
-    held: dict[int, tuple[Payload, float]] = field(default_factory=dict)
-    kept: dict[str, int] = field(default_factory=dict)
-    paper_bytes: int = 0
-    events: list[Event] = field(default_factory=list)
-    unlisted: int = 0
+    tally: Tally
+    sent: Sent = field(default_factory=Sent)
+    counted: dict[int, int] = field(default_factory=dict)
+    """The digest of each client's reply that was added up."""
+    held: dict[int, _Update] = field(default_factory=dict)
+    """Replies that cannot be judged before all are there."""
 
 
 class Server:
@@ -98,6 +114,7 @@ class Server:
         self.downlink = downlink or Downlink(layout)
         self._digest = method_digest(method)
         self._open: _Open | None = None
+        self._events = EventLog()
 
     @classmethod
     def start(
@@ -113,10 +130,17 @@ class Server:
         state = ServerState(model, np.zeros(layout.size, np.float32))
         return cls(layout, method, state, rules=rules, downlink=downlink)
 
+    def restore(self, state: ServerState, downlink: Downlink) -> None:
+        """Go back to an earlier state; a round that was open is forgotten."""
+        self.state, self.downlink = state, downlink
+        self._open, self._events = None, EventLog()
+
     def open_round(self, clients: Iterable[int]) -> None:
         """Begin the next round with these clients; a round that was open is forgotten, and none of it counts."""
+        if self._open is not None:
+            self._events = EventLog()
         number = self.state.round + 1
-        self._open = _Open(number, frozenset(clients), np.zeros(self.layout.size, np.float32))
+        self._open = _Open(number, frozenset(clients), Tally(np.zeros(self.layout.size, np.float32)))
         self.downlink.prepare(number, self.state.model)
 
     def broadcast(self, client: int) -> bytes:
@@ -127,63 +151,71 @@ class Server:
         """What `broadcast` says, for a transport that carries the model apart from the rest."""
         number = self._current().number
         base, blobs = self.downlink.parts(client)
-        acknowledged = self.state.counted.get(client, 0)
+        told = self.state.counted.get(client, NOTHING_COUNTED) if self.rules.acknowledge else None
         hold = self.downlink.compressed
-        return Broadcast(number, acknowledged, self.layout.digest, self.method, base, hold, blobs)
+        limit = self.state.norm_limit
+        return Broadcast(number, told, self.layout.digest, self.method, base, hold, blobs, limit)
 
-    def receive(self, client: int, message: bytes) -> Verdict:
-        """Take a client's answer into the open round, or refuse it. What is refused leaves no trace but an event."""
-        current = self._current()
+    def receive(self, client: int, message: bytes, seconds: float = 0.0) -> Verdict:
+        """Take a client's answer into the open round, or refuse it. What is refused leaves no trace but an event.
+
+        `seconds` is how long the answer took.
+        """
         try:
             answer = decode_answer(message)
+            if self._open is None:
+                raise WireError("no round is open")
+            current = self._open
             if client not in current.asked:
                 raise WireError("the client was not asked in this round")
             if answer.round != current.number:
                 raise WireError(f"the answer is for round {answer.round}, not {current.number}")
-            if isinstance(answer, FullWanted):
-                self.downlink.forget(client)
-                return Verdict(False, "the whole model was asked for", resend=True)
+            if self.rules.deadline is not None and seconds > self.rules.deadline:
+                raise WireError(f"the answer came after the deadline of {self.rules.deadline:g} s")
             if client in current.counted or client in current.held:
                 raise WireError("the client has answered this round already")
+            if isinstance(answer, FullWanted):
+                if not self.downlink.forget(client):
+                    raise WireError("the whole model is asked for, but has been sent")
+                return Verdict(False, "the whole model was asked for", resend=True)
             if answer.method_digest != self._digest:
                 raise WireError(f"the answer was made by another method, or other options, than {self.method.label!r}")
-            payload = self._sound(decode(answer.blob, self.layout))
             if not answer.examples:
                 raise WireError("the answer was trained on no example")
+            payload = decode(answer.blob, self.layout)
+            check_sound(payload, self.state.model.exact)
         except WireError as error:
             return self._refuse(client, str(error))
         self.downlink.holds(client, current.number)
-        weight = float(answer.examples) if self.method.weighting == "examples" else 1.0
+        examples = answer.examples if self.method.weighting == "examples" else 1
+        size = size_of(payload, self.state.model.exact, examples, self.rules)
+        update = _Update(payload, reply_digest(message), size)
         if self.rules.needs_whole_round:
-            current.held[client] = payload, weight
+            current.held[client] = update
             return Verdict(True)
-        return self._judge(client, payload, weight, self.rules.norm_bound(()))
+        return self._judge(client, update, self.rules.bounds(()))
 
     def note(self, client: int, reason: str) -> None:
-        """Record what happened to a client in the open round."""
-        current = self._current()
-        if len(current.events) < MAX_EVENTS:
-            current.events.append(Event(client, current.number, reason))
-        else:
-            current.unlisted += 1
+        """Record what happened to a client; between two rounds it is listed with the next one."""
+        self._events.add(Event(client, self._open.number if self._open else self.state.round, reason))
 
     def close_round(self) -> RoundOutcome:
         """Step the model by what was received. With too few replies nothing counts, and the model stays as it is."""
         current = self._current()
-        if current.held:
-            bound = self.rules.norm_bound([norm(payload) for payload, _ in current.held.values()])
+        limit = self.state.norm_limit
+        if current.held or not self.rules.needs_whole_round:
+            bounds = self.rules.bounds([update.size for update in current.held.values()])
+            limit = bounds.norm
             for client in sorted(current.held):
-                self._judge(client, *current.held[client], bound)
-        enough = len(current.counted) >= self.rules.min_replies
-        if not enough:
-            few = f"{len(current.counted)} replies counted, {self.rules.min_replies} are needed: the round is void"
-            for client in sorted(current.asked):
-                self.note(client, few)
-        told = (current.counted if enough else ()) if self.rules.acknowledge else current.asked
-        counted = self.state.counted | dict.fromkeys(told, current.number)
-        self.state = replace(self._stepped(current) if enough else self.state, round=current.number, counted=counted)
-        self._open = None
-        return _outcome(current, enough, self.layout)
+                self._judge(client, current.held[client], bounds)
+        if len(current.counted) < self.rules.min_replies:
+            self._make_void(current)
+        state = self._stepped(current) if current.counted else self.state
+        receipts = {client: Receipt(current.number, digest) for client, digest in current.counted.items()}
+        counted = self.state.counted | receipts
+        self.state = replace(state, round=current.number, counted=counted, norm_limit=limit)
+        events, self._events, self._open = self._events, EventLog(), None
+        return _outcome(current, events, self.layout)
 
     def _current(self) -> _Open:
         if self._open is None:
@@ -194,60 +226,39 @@ class Server:
         self.note(client, f"refused: {reason}")
         return Verdict(False, reason)
 
-    def _sound(self, payload: Payload) -> Payload:
-        if largest_magnitude(payload) > ABSURD:
-            raise WireError(f"a value is above {ABSURD:,.0f}: no parameter moves so far in one round")
-        if self.layout.buffers or self.layout.counters:
-            if payload.exact is None:
-                raise WireError("the statistics and counters of the model are missing")
-            if np.abs(payload.exact.buffers).max(initial=0) > ABSURD:
-                raise WireError(f"a statistic is above {ABSURD:,.0f}")
-        return payload
+    def _make_void(self, current: _Open) -> None:
+        needed = self.rules.min_replies
+        self.note(-1, f"the round is void: {len(current.counted)} replies counted, at least {needed} are needed")
+        for client in sorted(current.counted):
+            self._refuse(client, "the round is void")
+        current.counted.clear()
 
-    def _judge(self, client: int, payload: Payload, weight: float, bound: float) -> Verdict:
-        size = norm(payload) if np.isfinite(bound) else 0.0
-        if size > bound:
-            return self._refuse(client, f"the update's norm {size:.3g} is above the limit {bound:.3g}")
-        self._count(client, payload, weight)
-        return Verdict(True)
-
-    def _count(self, client: int, payload: Payload, weight: float) -> None:
+    def _judge(self, client: int, update: _Update, bounds: Size) -> Verdict:
+        reason = too_large(update.size, bounds)
+        if reason:
+            return self._refuse(client, reason)
         current = self._current()
-        self._add(client, payload, weight)
-        current.counted.append(client)
-        current.paper_bytes += payload.paper_bytes
-        for tensor, values in zip(self.layout.parameters, payload.values, strict=True):
-            current.kept[tensor.name] = current.kept.get(tensor.name, 0) + len(values)
-        if payload.exact is not None:
-            current.paper_bytes += payload.exact.buffers.nbytes + payload.exact.counters.nbytes
+        self._add(client, update.payload, update.size.examples)
+        current.counted[client] = update.digest
+        current.sent.add(update.payload)
+        return Verdict(True)
 
     def _add(self, client: int, payload: Payload, weight: float) -> None:
         """Take an update into the round's sum."""
-        current = self._current()
-        payload.add_to(current.total, weight)
-        current.weight += weight
-        if payload.exact is not None:
-            scaled = weight * payload.exact.buffers.astype(np.float64)
-            current.buffers = scaled if current.buffers is None else current.buffers + scaled
-            counters = payload.exact.counters
-            current.counters = counters if current.counters is None else np.maximum(current.counters, counters)
+        self._current().tally.add(payload, weight)
 
     def _stepped(self, current: _Open) -> ServerState:
-        mean = current.total / np.float32(current.weight)
-        velocity = np.float32(self.method.server_momentum) * self.state.velocity + mean
-        exact = self.state.model.exact
-        if current.buffers is not None and current.counters is not None:
-            exact = Exact((current.buffers / current.weight).astype(np.float32), current.counters)
-        return ServerState(Model(self.state.model.vector + velocity, exact), velocity)
+        model, velocity = current.tally.step(self.state.model, self.state.velocity, self.method.server_momentum)
+        return ServerState(model, velocity)
 
 
-def _outcome(current: _Open, enough: bool, layout: Layout) -> RoundOutcome:
-    events = tuple(current.events)
-    if not enough:
-        return RoundOutcome(current.number, (), events, current.unlisted)
+def _outcome(current: _Open, events: EventLog, layout: Layout) -> RoundOutcome:
+    listed = tuple(events.listed)
     replies = len(current.counted)
-    layers = {t.name: current.kept[t.name] / (replies * t.size) if t.size else 0.0 for t in layout.parameters}
-    kept = sum(current.kept.values()) / (replies * layout.size) if layout.size else 0.0
-    paper = current.paper_bytes / replies
+    if not replies:
+        return RoundOutcome(current.number, (), listed, events.unlisted)
+    sent = current.sent
+    layers = {t.name: sent.kept[t.name] / (replies * t.size) if t.size else 0.0 for t in layout.parameters}
+    kept = sum(sent.kept.values()) / (replies * layout.size) if layout.size else 0.0
     counted = tuple(sorted(current.counted))
-    return RoundOutcome(current.number, counted, events, current.unlisted, kept, layers, paper)
+    return RoundOutcome(current.number, counted, listed, events.unlisted, kept, layers, sent.paper_bytes / replies)

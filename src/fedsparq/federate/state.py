@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.numpy import load as load_tensors
-from safetensors.numpy import save as save_tensors
 
 from fedsparq.compress.state import State
 from fedsparq.errors import FedSparQError
+from fedsparq.federate.archive import ArchiveError, pack, unpack
+from fedsparq.federate.messages import NOTHING_COUNTED, Receipt
 from fedsparq.federate.model import Model
 from fedsparq.layout import Exact, Layout
 
@@ -36,6 +34,8 @@ class ClientState:
     """The reply to that round, until the server tells whether it counted."""
     model: Model | None = None
     """The model of that round, where the server sends changes."""
+    acknowledged: Receipt = NOTHING_COUNTED
+    """The last reply that the server said it had counted."""
 
     def encode(self) -> bytes:
         tensors: dict[str, NDArray[np.generic]] = {"in_flight": np.frombuffer(self.in_flight, np.uint8)}
@@ -52,20 +52,17 @@ class ClientState:
             "method": self.method,
             "round": self.round,
             "rounds": self.compression.rounds,
+            "acknowledged": [self.acknowledged.round, self.acknowledged.digest],
         }
-        return save_tensors(tensors, {"fedsparq": json.dumps(about)})
+        return pack(about, tensors)
 
     @classmethod
     def decode(cls, data: bytes, layout: Layout) -> ClientState:
         try:
-            length = int.from_bytes(data[:8], "little")
-            about = json.loads(json.loads(data[8 : 8 + length])["__metadata__"]["fedsparq"])
-            tensors = load_tensors(data)
+            about, tensors = unpack(data)
             version, digest = about["version"], about["layout"]
-            numbers = int(about["round"]), int(about["rounds"])
-            in_flight = tensors.pop("in_flight").tobytes()
-        except (SafetensorError, ValueError, KeyError, TypeError) as error:
-            raise StateError(f"it is not a client state: {error}") from None
+        except (ArchiveError, KeyError) as error:
+            raise StateError(str(error)) from None
         if version != VERSION:
             raise StateError(f"it is of version {version}; this program reads version {VERSION}")
         if digest != f"{layout.digest:016x}":
@@ -73,5 +70,6 @@ class ClientState:
         exact = Exact(tensors["buffers"], tensors["counters"]) if "buffers" in tensors else None
         model = Model(tensors["model"], exact) if "model" in tensors else None
         memory = {name.removeprefix("memory."): tensors[name] for name in tensors if name.startswith("memory.")}
-        compression = State(layout, numbers[1], tensors.get("residual"), memory)
-        return cls(compression, about["method"], numbers[0], in_flight, model)
+        compression = State(layout, about["rounds"], tensors.get("residual"), memory)
+        in_flight, acknowledged = tensors["in_flight"].tobytes(), Receipt(*about["acknowledged"])
+        return cls(compression, about["method"], about["round"], in_flight, model, acknowledged)

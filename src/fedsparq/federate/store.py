@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Protocol
 
@@ -53,23 +55,28 @@ class DiskStore:
     saved: int | None = None
 
     def load(self, client: int, layout: Layout) -> Loaded:
+        """The newest state that can be read; any newer one is set aside under another name, and named."""
+        remarks: list[str] = []
         for _, path in self._versions(client):
             try:
-                return Loaded(ClientState.decode(path.read_bytes(), layout))
-            except (StateError, OSError) as error:
-                aside = path.with_suffix(".unreadable")
-                os.replace(path, aside)
-                return Loaded(None, f"state file {path.name} could not be read ({error}); set aside as {aside.name}")
-        return Loaded(None)
+                return Loaded(ClientState.decode(path.read_bytes(), layout), "; ".join(remarks))
+            except StateError as error:
+                aside = _set_aside(path)
+                remarks.append(f"state file {path.name} could not be read ({error}); set aside as {aside.name}")
+            except OSError as error:
+                raise RunError(
+                    f"the state {path} cannot be read: {error.strerror or error}; it is left there"
+                ) from error
+        return Loaded(None, "; ".join(remarks))
 
     def save(self, client: int, state: ClientState) -> None:
-        path = self.folder / f"client-{client}" / f"{state.round}.safetensors"
-        write_safely(path, state.encode())
+        folder = self.folder / f"client-{client}"
+        write_safely(folder / f"{state.round}.safetensors", state.encode())
         older = [(number, old) for number, old in self._versions(client) if number != state.round]
         needed = max((number for number, _ in older if self.saved is not None and number <= self.saved), default=None)
-        for number, old in older:
-            if number != needed:
-                old.unlink(missing_ok=True)
+        unneeded = [old for number, old in older if number != needed]
+        for path in (*unneeded, *folder.glob(f".*{_SCRATCH}")):
+            path.unlink(missing_ok=True)
 
     def go_back(self, number: int) -> None:
         """Remove every client's states of rounds after `number`: the run goes on from there."""
@@ -83,21 +90,45 @@ class DiskStore:
         return sorted(((int(path.stem), path) for path in found if path.stem.isdecimal()), reverse=True)
 
 
+_SCRATCH = ".tmp"
+
+
 def write_safely(path: Path, data: bytes) -> None:
     """Write a file so that at any moment either the old or the new one is there, whole."""
-    scratch = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    scratch = path.with_name(f".{path.name}.{os.getpid()}{_SCRATCH}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        _make_folder(path.parent)
         with scratch.open("wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
         os.replace(scratch, path)
-        directory = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        _sync_folder(path.parent)
     except OSError as error:
-        scratch.unlink(missing_ok=True)
+        with suppress(OSError):
+            scratch.unlink(missing_ok=True)
         raise RunError(f"could not write {path}: {error.strerror or error}; nothing that was there is lost") from error
+
+
+def _make_folder(folder: Path) -> None:
+    """Make a folder and those above it, so that they are still there after a power failure."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    for path in reversed(missing):
+        path.mkdir(exist_ok=True)
+        _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _set_aside(path: Path) -> Path:
+    """Rename a file that cannot be read, to a name that is free."""
+    names = (path.with_suffix(f".unreadable{f'-{number}' if number else ''}") for number in count())
+    aside = next(name for name in names if not name.exists())
+    os.replace(path, aside)
+    return aside
