@@ -136,8 +136,8 @@ def _variants(sections: Sequence[Section], files: str) -> str:
             f'<div class="figures">{figures}</div>'
         )
     return (
-        '<section id="variants"><h2>FedSparQ’s variants</h2><p>One option away from the default in each row: what each '
-        f"part of the method contributes.</p>{''.join(parts)}</section>"
+        '<section id="variants"><h2>FedSparQ’s variants</h2><p>The default first, then the method with other '
+        f"options: what each part of it contributes.</p>{''.join(parts)}</section>"
     )
 
 
