@@ -61,3 +61,21 @@ def test_names():
     assert method_name("fedsparq beta=0.5") == "FedSparQ beta=0.5"
     assert method_name("my own") == "my own"
     assert slug("Dirichlet(0.5) / É") == "dirichlet-0.5"
+
+
+def test_bytes_to_reach_are_counted_up_to_the_first_round_that_reaches_the_goal(tmp_path):
+    make_run(tmp_path / "a", "fedavg", rounds=6)
+    make_run(tmp_path / "b", "top-10", rounds=6)
+    (bench,) = benches(load_runs([tmp_path]).runs)
+    goal = bench.arm("fedavg").runs[0].rounds[-1].accuracy - 0.5
+    assert bench.goal == goal
+    for arm in bench.all_arms:
+        sent, expected = 0.0, float("nan")
+        for record in arm.runs[0].rounds:
+            sent += record.upload_bytes
+            if record.accuracy >= goal:
+                expected = sent
+                break
+        reached = bench.spread(arm, "reach_bytes").mean
+        assert reached == expected or (reached != reached and expected != expected)
+    assert bench.arm("fedavg").runs[0].bytes_to_reach(1000) != bench.arm("fedavg").runs[0].bytes_to_reach(0)

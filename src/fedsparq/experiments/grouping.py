@@ -5,6 +5,7 @@ import re
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from fedsparq.experiments.results import Round, Run
 
@@ -125,6 +126,19 @@ class Bench:
 
     def arm(self, label: str) -> Arm | None:
         return next((arm for arm in self.all_arms if arm.label == label), None)
+
+    @cached_property
+    def goal(self) -> float | None:
+        """FedAvg's final accuracy less half a point; None where FedAvg was not run."""
+        whole = self.arm("fedavg")
+        return whole.spread("accuracy").mean - 0.5 if whole else None
+
+    def spread(self, arm: Arm, measure: str) -> Spread:
+        """A measure of one of its arms; `reach_bytes` is what was sent when the goal was first reached, if it was."""
+        if measure != "reach_bytes":
+            return arm.spread(measure)
+        goal = math.inf if self.goal is None else self.goal
+        return Spread.of([run.bytes_to_reach(goal) for run in arm.runs])
 
 
 def benches(runs: Iterable[Run]) -> list[Bench]:

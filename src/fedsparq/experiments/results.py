@@ -102,6 +102,15 @@ class Run(Identity):
     def kept(self) -> float:
         return math.fsum(r.kept for r in self.rounds) / len(self.rounds)
 
+    def bytes_to_reach(self, accuracy: float) -> float:
+        """What a client had sent when the test accuracy first was so high; not a number if it never was."""
+        sent = 0.0
+        for record in self.rounds:
+            sent += record.upload_bytes
+            if record.accuracy >= accuracy:
+                return sent
+        return math.nan
+
     @property
     def is_variant(self) -> bool:
         """FedSparQ with at least one option away from its default."""

@@ -29,6 +29,8 @@ ROBUST2 = Measure("robust2", "Robust₂", Writer(1), max)
 SENT = Measure("upload_bytes", "Upload, as sent", ByteWriter(), min)
 COUNTED = Measure("upload_bytes_paper", "Upload, paper accounting", ByteWriter(), min)
 KEPT = Measure("kept", "Sent share", Writer(1, " %", 100), None)
+DOWN = Measure("download_bytes", "Download, as sent", ByteWriter(), min)
+REACH = Measure("reach_bytes", "Upload to FedAvg − 0.5", ByteWriter("not reached"), min)
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,10 @@ def result_table(bench: Bench) -> Table:
     measures = [ACCURACY, LOSS, SENT, COUNTED, KEPT]
     if not bench.setting.iid:
         measures[2:2] = [ROBUST1, ROBUST2]
+    if bench.goal is not None:
+        measures.append(REACH)
+    if any("down:" in arm.label for arm in bench.arms):
+        measures.append(DOWN)
     return _table(f"{bench.slug}-results", bench.setting.subtitle, bench, measures, bench.arms)
 
 
@@ -86,14 +92,14 @@ def variant_table(bench: Bench) -> Table:
 def _table(name: str, caption: str, bench: Bench, measures: Sequence[Measure], arms: Sequence[Arm]) -> Table:
     best: dict[str, float] = {}
     for measure in measures:
-        means = [m for m in (arm.spread(measure.key).mean for arm in arms) if math.isfinite(m)]
+        means = [m for m in (bench.spread(arm, measure.key).mean for arm in arms) if math.isfinite(m)]
         if measure.best and len(means) > 1:
             best[measure.key] = measure.best(means)
     rows = []
     for arm in arms:
         cells = []
         for measure in measures:
-            value = arm.spread(measure.key)
+            value = bench.spread(arm, measure.key)
             number, text = _paper_value(bench, arm, measure)
             bold = best.get(measure.key) == value.mean
             cells.append(Cell(value, measure.write.spread(value), bold, number, text))
@@ -220,6 +226,7 @@ _TEX = {c: f"\\{c}" for c in "&%$#_{}"} | {
     "^": "\\textasciicircum{}",
     "±": "$\\pm$",
     "·": "$\\cdot$",
+    "−": "$-$",
     "₁": "$_1$",
     "₂": "$_2$",
     "<": "$<$",

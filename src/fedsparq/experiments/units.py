@@ -52,11 +52,12 @@ class Writer:
 class ByteWriter(Writer):
     """The same for bytes: mean and spread share the mean's unit."""
 
-    def __init__(self) -> None:
+    def __init__(self, unknown: str = "not finite") -> None:
         super().__init__(2)
+        self.unknown = unknown
 
     def __call__(self, value: float) -> str:
-        return human_bytes(value)
+        return human_bytes(value) if math.isfinite(value) else self.unknown
 
     def spread(self, value: Spread) -> str:
         if value.std is None or not math.isfinite(value.mean):
