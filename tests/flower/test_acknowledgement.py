@@ -114,7 +114,7 @@ def test_a_node_that_lost_its_model_is_sent_the_whole_one(make, tmp_path):
     assert [len(r.counted) for r in strategy.rounds] == [3] * 6
     reasons = [e.reason for e in strategy.rounds[3].events if e.client == 101]
     assert "model not at hand: whole model asked for" in reasons
-    assert "no state, though round 3 was counted: residual lost" in reasons
+    assert any("residual lost" in reason for reason in reasons)
 
 
 def test_with_a_compressed_downlink_all_nodes_train_on_one_public_model(tmp_path):

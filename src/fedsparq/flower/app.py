@@ -99,7 +99,7 @@ def _find_clients(grid: Grid, count: int) -> dict[int, int]:
                 raise OptionError(f"node {reply.metadata.src_node_id}: {reply.error.reason}")
             node, number = reply.metadata.src_node_id, reply.content.config_records["about"][PARTITION]
             if not isinstance(number, int) or number in clients:
-                raise OptionError(f"two SuperNodes have partition-id={number}; each needs one of its own")
+                raise OptionError(f"two SuperNodes have partition-id={number!r}; each needs one of its own")
             known[node] = number
             if number < count:
                 clients[number] = node
