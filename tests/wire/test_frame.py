@@ -26,7 +26,7 @@ from forge import (
 import fedsparq
 from fedsparq import Exact, Layout, Payload, WireError
 from fedsparq.compress.payload import Listed, Seeded
-from fedsparq.wire.frame import PIECE
+from fedsparq.wire.pieces import PIECE
 
 LAYOUT = Layout.of({"a": (4,), "none": (0,), "b": (2,)})
 NONE = bytes([HALVES])

@@ -215,6 +215,12 @@ def halves_to_floats(halves: Any, out: Any) -> None:
 
 
 @jit
+def add_scaled(accumulator: Any, values: Any, weight: Any) -> None:
+    for i in range(values.size):
+        accumulator[i] += weight * values[i]
+
+
+@jit
 def scatter_add(accumulator: Any, positions: Any, values: Any, weight: Any) -> None:
     for n in range(positions.size):
         accumulator[positions[n]] += weight * values[n]

@@ -181,6 +181,10 @@ class Payload:
         if not abs(weight) <= float(np.finfo(np.float32).max):
             raise UpdateError(f"the weight {weight} is not a finite float32")
         scale = np.float32(weight)
+        if isinstance(self.selection, Everything):
+            for tensor, values in zip(self.layout.parameters, self.values, strict=True):
+                kernels.add_scaled(accumulator[tensor.span], values.decoded(), scale)
+            return
         for layer in self.layers():
             if isinstance(layer.values, Halves):
                 kernels.scatter_add_halves(accumulator, layer.positions, layer.values.bits, scale)

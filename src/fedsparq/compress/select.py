@@ -177,7 +177,7 @@ def mark(positions: Positions, base: int, size: int) -> Marks:
 
 def by_layer(positions: Positions, layout: Layout) -> Iterator[Marks]:
     """Places in the whole vector, as marks in each layer."""
-    cuts = np.searchsorted(positions, layout.bounds)
+    cuts = np.searchsorted(positions, layout.bounds.astype(np.uint32))
     for tensor, (start, end) in zip(layout.parameters, pairwise(cuts), strict=True):
         yield mark(positions[start:end], tensor.offset, tensor.size)
 

@@ -2,39 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from fedsparq.compress.payload import (
-    Everything,
-    Layer,
-    Listed,
-    Magnitudes,
-    Payload,
-    Seeded,
-    Selection,
-    Steps,
-    Values,
-)
+from fedsparq.compress.payload import Payload, Seeded
 from fedsparq.errors import WireError
 from fedsparq.layout import Exact, Layout
-from fedsparq.wire import context
-from fedsparq.wire.index import Index, read_index, write_index
+from fedsparq.wire.levels import read_levels, suits_levels, write_levels
+from fedsparq.wire.pieces import Body, read_layers, write_layers
 from fedsparq.wire.streams import Reader, Writer
-from fedsparq.wire.values import Kind, is_short, join, read_head, read_values, write_head, write_values
+from fedsparq.wire.values import is_short
 
 MAGIC = b"FSQ1"
-PIECE = 1 << 20
-"""A layer is cut into pieces of at most this many coordinates."""
-
-CONTEXT_TO = 1 << 18
-"""Up to this many coordinates context coding is worth its time, about 50 ns each."""
-_CONTEXT_FROM = 64
-_CONTEXT_TOP = 63
 
 _SEEDED = 1
 _EXACT = 2
@@ -44,13 +27,47 @@ _HEADER = len(MAGIC) + 1 + 8
 _CHECKSUM = 8
 
 
+@dataclass(frozen=True)
+class Message:
+    """A message that was read, and how its bytes were spent."""
+
+    body: Body
+    exact: Exact | None
+    header_bytes: int
+    exact_bytes: int
+    checksum_bytes: int = _CHECKSUM
+
+
 def encode(payload: Payload) -> bytes:
     """The message that carries a payload."""
-    message = _message(payload, context=False)
-    return min(message, _message(payload, context=True), key=len) if _suits_context(payload) else message
+    message = _write(payload, context=False)
+    return min(message, _write(payload, context=True), key=len) if suits_levels(payload) else message
 
 
-def _message(payload: Payload, context: bool) -> bytes:
+def decode(blob: bytes | bytearray | memoryview, layout: Layout) -> Payload:
+    """The payload that a message carries. Anything that is not exactly right raises WireError."""
+    message = read(blob, layout)
+    return Payload(layout, message.body.selection, message.body.values, message.exact)
+
+
+def read(blob: bytes | bytearray | memoryview, layout: Layout) -> Message:
+    """`decode`, with the books."""
+    reader = Reader(_checked(_view(blob), layout))
+    flags = reader.raw(_HEADER)[len(MAGIC)]
+    seeded = _read_seed(reader, layout) if flags & _SEEDED else None
+    header_bytes = reader.at
+    if flags & _CONTEXT:
+        body = read_levels(reader, layout, bool(flags & _SHORT))
+    else:
+        body = read_layers(reader, layout, seeded)
+    body_end = reader.at
+    exact = _read_exact(reader, layout) if flags & _EXACT else None
+    if reader.left:
+        raise WireError(f"{reader.left} bytes stand behind the end of the message")
+    return Message(body, exact, header_bytes, reader.at - body_end)
+
+
+def _write(payload: Payload, context: bool) -> bytes:
     layout, selection = payload.layout, payload.selection
     seeded = isinstance(selection, Seeded)
     short = context and all(is_short(values) for values in payload.values)
@@ -61,121 +78,12 @@ def _message(payload: Payload, context: bool) -> bytes:
     if isinstance(selection, Seeded):
         writer.raw(selection.seed.to_bytes(8, "little") + selection.count.to_bytes(4, "little"))
     if context:
-        _write_levels(writer, payload, short)
+        write_levels(writer, payload, short)
     else:
-        _write_layers(writer, payload, seeded)
+        write_layers(writer, payload)
     if payload.exact is not None:
         _write_exact(writer, payload.exact, layout)
-    body = writer.bytes()
-    return body + xxhash.xxh3_64_intdigest(body).to_bytes(_CHECKSUM, "little")
-
-
-def decode(blob: bytes | bytearray | memoryview, layout: Layout) -> Payload:
-    """The payload that a message carries. Anything that is not exactly right raises WireError."""
-    reader = Reader(_checked(_view(blob), layout))
-    flags = reader.raw(_HEADER)[len(MAGIC)]
-    if flags & _CONTEXT:
-        selection, values = _read_levels(reader, layout, bool(flags & _SHORT))
-    else:
-        selection, values = _read_layers(reader, layout, _read_seed(reader, layout) if flags & _SEEDED else None)
-    exact = _read_exact(reader, layout) if flags & _EXACT else None
-    if reader.left:
-        raise WireError(f"{reader.left} bytes stand behind the end of the message")
-    return Payload(layout, selection, values, exact)
-
-
-def _write_layers(writer: Writer, payload: Payload, seeded: bool) -> None:
-    """Layer by layer, piece by piece: places, then values."""
-    for layer in payload.layers():
-        head = write_head(writer, layer.values)
-        for start, size, part in _pieces(layer):
-            if seeded:
-                writer.byte(Index.SEEDED)
-            else:
-                write_index(writer, layer.positions[part] - np.uint32(start), size)
-            if part.start < part.stop:
-                write_values(writer, layer.values, head, part)
-
-
-def _read_layers(reader: Reader, layout: Layout, seeded: Seeded | None) -> tuple[Selection, tuple[Values, ...]]:
-    drawn = seeded.positions() if seeded else None
-    places: list[NDArray[np.uint32]] = [np.empty(0, np.uint32)]
-    values: list[Values] = []
-    whole = True
-    for tensor in layout.parameters:
-        head = read_head(reader, tensor)
-        pieces, first = [], len(places)
-        for start in range(tensor.offset, tensor.offset + tensor.size, PIECE):
-            size = min(PIECE, tensor.offset + tensor.size - start)
-            kind, inside = read_index(reader, size)
-            if (kind is Index.SEEDED) != (drawn is not None):
-                raise WireError(f"layer {tensor.name!r}: seeded and listed positions are mixed in one message")
-            if head.kind is Kind.ROTATED and kind is not Index.ALL:
-                raise WireError(f"layer {tensor.name!r} was rotated, but not all of it is sent")
-            if drawn is not None:
-                here = drawn[slice(*np.searchsorted(drawn, [start, start + size]))]
-            elif inside is None:
-                here = np.arange(start, start + size, dtype=np.uint32)
-            else:
-                here = inside + np.uint32(start)
-                whole = False
-            places.append(here)
-            if here.size:
-                pieces.append(read_values(reader, head, here.size, tensor.name))
-        values.append(join(head, pieces, places[first:], tensor.offset))
-    return seeded or (Everything(layout.size) if whole else Listed(np.concatenate(places))), tuple(values)
-
-
-def _suits_context(payload: Payload) -> bool:
-    return (
-        not isinstance(payload.selection, Seeded)
-        and payload.layout.size <= CONTEXT_TO
-        and _CONTEXT_FROM <= payload.kept < payload.layout.size
-        and all(
-            isinstance(v, Steps | Magnitudes) and np.abs(v.levels).max(initial=0) <= _CONTEXT_TOP
-            for v in payload.values
-        )
-    )
-
-
-def _write_levels(writer: Writer, payload: Payload, short: bool) -> None:
-    """The heads of all layers, then the levels of all their coordinates in one stream."""
-    layers = []
-    for tensor, layer in zip(payload.layout.parameters, payload.layers(), strict=True):
-        head = write_head(writer, layer.values, short)
-        if head.top and isinstance(layer.values, Steps | Magnitudes):
-            levels = np.zeros(layer.size, np.int16)
-            levels[layer.positions - np.uint32(layer.start)] = layer.values.levels
-            layers.append((tensor, head.top, levels))
-    stream = context.pack(layers)
-    writer.varint(len(stream))
-    writer.raw(stream)
-
-
-def _read_levels(reader: Reader, layout: Layout, short: bool) -> tuple[Selection, tuple[Values, ...]]:
-    heads = [read_head(reader, tensor, short) for tensor in layout.parameters]
-    for tensor, head in zip(layout.parameters, heads, strict=True):
-        if head.kind not in (Kind.STEPS, Kind.MAGNITUDES) or head.top > _CONTEXT_TOP:
-            raise WireError(f"layer {tensor.name!r} has no levels, or too high ones, for a context-coded message")
-    sending = [(tensor, head.top) for tensor, head in zip(layout.parameters, heads, strict=True) if head.top]
-    data = np.frombuffer(reader.raw(reader.varint(reader.left)), np.uint8)
-    found = dict(zip((tensor.name for tensor, _ in sending), context.unpack(data, sending), strict=True))
-    places, values = [np.empty(0, np.uint32)], list[Values]()
-    for tensor, head in zip(layout.parameters, heads, strict=True):
-        levels = found.get(tensor.name, np.empty(0, np.int16))
-        inside = np.flatnonzero(levels).astype(np.uint32)
-        places.append(inside + np.uint32(tensor.offset))
-        values.append(join(head, [levels[inside]], [inside], 0))
-    sent = np.concatenate(places)
-    return (Everything(layout.size) if sent.size == layout.size else Listed(sent)), tuple(values)
-
-
-def _pieces(layer: Layer) -> Iterator[tuple[int, int, slice]]:
-    """(first coordinate, size, which of the layer's values) of each piece."""
-    end = layer.start + layer.size
-    for start in range(layer.start, end, PIECE):
-        size = min(PIECE, end - start)
-        yield start, size, slice(*np.searchsorted(layer.positions, [start, start + size]))
+    return writer.sealed()
 
 
 def _view(blob: object) -> memoryview:

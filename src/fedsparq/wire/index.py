@@ -13,7 +13,7 @@ from fedsparq.wire import kernels
 from fedsparq.wire.streams import Bytes, Reader, Writer, varint
 
 Places = NDArray[np.uint32]
-"""Coordinates within a piece, rising."""
+"""Coordinates of the whole vector, rising."""
 
 _BITMAP_FROM = 0.15
 _GAPS_TO = 0.30
@@ -31,62 +31,67 @@ class Index(IntEnum):
     SEEDED = 5
 
 
-def write_index(writer: Writer, places: Places, size: int) -> None:
-    """Say which `places` of a piece of `size` coordinates are sent."""
+def write_index(writer: Writer, places: Places, start: int, size: int) -> None:
+    """Say which places of the piece from `start` on, `size` coordinates long, are sent."""
     if places.size in (0, size):
         writer.byte(Index.ALL if places.size else Index.EMPTY)
         return
     options = []
     if places.size >= _BITMAP_FROM * size:
-        options.append(_bitmap(writer, places, size))
+        options.append(_bitmap(writer, places, start, size))
     if places.size <= _GAPS_TO * size:
-        options.append(_gaps(writer, places))
+        options.append(_gaps(writer, places, start))
     if places.size <= max(_RICE_TO * size, _FEW):
-        options.append(_rice(places, size))
-    kind, body = min(options, key=lambda option: len(option[1]))
+        options.append(_rice(places, start, size))
+    kind, head, body = min(options, key=lambda option: len(option[1]) + len(option[2]))
     writer.byte(kind)
     writer.varint(places.size)
+    writer.raw(head)
     writer.raw(body)
 
 
-def read_index(reader: Reader, size: int) -> tuple[Index, Places | None]:
-    """What `write_index` said; no places where all or seeded ones are meant."""
+def read_index(reader: Reader, start: int, size: int, room: Places) -> tuple[Index, int]:
+    """How the places of a piece are said, and how many there are; listed ones are written to the front of `room`."""
     code = reader.byte()
     if code not in Index._value2member_map_:
         raise WireError(f"index coding {code} is not one of FSQ1's; the message is damaged or of a later version")
     kind = Index(code)
-    if kind in (Index.ALL, Index.SEEDED):
-        return kind, None
-    if kind is Index.EMPTY:
-        return kind, np.empty(0, np.uint32)
+    if kind in (Index.EMPTY, Index.SEEDED):
+        return kind, 0
+    if kind is Index.ALL:
+        return kind, size
     count = reader.varint(size - 1)
     if count == 0:
         raise WireError("a piece lists no positions; it should say that it is empty")
-    places = np.empty(count, np.uint32)
+    places = room[:count]
     match kind:
         case Index.BITMAP:
             data, _ = reader.stream((size + 7) // 8, (size + 7) // 8)
-            sound = kernels.bitmap_to_places(_words(data), size, places)
+            sound = kernels.bitmap_to_places(_words(data), start, size, places)
         case Index.GAPS:
-            length = reader.varint(3 * places.size)
+            length = reader.varint(3 * count)
             data, _ = reader.stream(length, length)
-            sound = kernels.varints_to_places(data, size, places)
+            sound = kernels.varints_to_places(data, start, size, places)
         case Index.RICE:
             k = reader.byte()
             if k > _MAX_RICE:
                 raise WireError(f"Rice parameter {k} is out of range; it can be {_MAX_RICE} at most")
-            sound = kernels.rice_decode(reader.rest(), k, size, places)
+            sound = kernels.rice_decode(reader.rest(), k, start, size, places)
             reader.raw(max(sound, 0))
     if sound < 0:
-        raise WireError(f"the positions of a piece are not {places.size:,} rising places below {size:,}")
-    return kind, places
+        raise WireError(f"the positions of a piece are not {count:,} rising places below {size:,}")
+    return kind, count
 
 
-def _bitmap(writer: Writer, places: Places, size: int) -> tuple[Index, bytes]:
+Option = tuple[Index, bytes, "bytes | Bytes"]
+"""A way to say the places: its name, and what follows the count in two parts."""
+
+
+def _bitmap(writer: Writer, places: Places, start: int, size: int) -> Option:
     words = np.empty((size + 63) // 64, np.uint64)
-    kernels.places_to_bitmap(places, words)
+    kernels.places_to_bitmap(places, start, words)
     data = words.astype("<u8", copy=False).view(np.uint8)[: (size + 7) // 8]
-    return Index.BITMAP, _stream(data, writer.squeeze(data))
+    return Index.BITMAP, *writer.squeezed(data)
 
 
 def _words(data: Bytes) -> NDArray[np.uint64]:
@@ -95,20 +100,18 @@ def _words(data: Bytes) -> NDArray[np.uint64]:
     return padded.view("<u8").astype(np.uint64, copy=False)
 
 
-def _gaps(writer: Writer, places: Places) -> tuple[Index, bytes]:
+def _gaps(writer: Writer, places: Places, start: int) -> Option:
     data = np.empty(3 * places.size, np.uint8)
-    data = data[: kernels.gaps_to_varints(places, data)]
-    return Index.GAPS, varint(data.size) + _stream(data, writer.squeeze(data))
+    data = data[: kernels.gaps_to_varints(places, start, data)]
+    head, body = writer.squeezed(data)
+    return Index.GAPS, varint(data.size) + head, body
 
 
-def _rice(places: Places, size: int) -> tuple[Index, bytes]:
+def _rice(places: Places, start: int, size: int) -> Option:
     mean_gap = max((size - places.size) / (places.size + 1), 1e-9)
     guess = max(0, round(math.log2(mean_gap * math.log(2) + 1e-9)))
-    k = min(range(max(0, guess - 1), min(_MAX_RICE, guess + 1) + 1), key=lambda k: kernels.rice_bits(places, k))
-    out = np.empty((kernels.rice_bits(places, k) + 7) // 8, np.uint8)
-    kernels.rice_encode(places, k, out)
-    return Index.RICE, k.to_bytes(1) + out.tobytes()
-
-
-def _stream(data: Bytes, frame: bytes | None) -> bytes:
-    return varint(len(frame)) + frame if frame else varint(0) + data.tobytes()
+    candidates = range(max(0, guess - 1), min(_MAX_RICE, guess + 1) + 1)
+    bits, k = min((int(kernels.rice_bits(places, start, k)), k) for k in candidates)
+    out = np.empty((bits + 7) // 8, np.uint8)
+    kernels.rice_encode(places, start, k, out)
+    return Index.RICE, k.to_bytes(1), out

@@ -11,13 +11,13 @@ _MORE = np.uint32(0x80)
 
 
 @jit
-def gaps_to_varints(places: Any, out: Any) -> int:
+def gaps_to_varints(places: Any, start: int, out: Any) -> int:
     """Each place as the number of places skipped since the one before, seven bits a byte; returns the length."""
     n = 0
-    previous = np.int64(-1)
+    expected = np.uint32(start)
     for i in range(places.size):
-        gap = np.uint32(np.int64(places[i]) - previous - 1)
-        previous = np.int64(places[i])
+        gap = places[i] - expected
+        expected = places[i] + np.uint32(1)
         while gap > _LOW_7:
             out[n] = (gap & _LOW_7) | _MORE
             gap >>= np.uint32(7)
@@ -28,36 +28,39 @@ def gaps_to_varints(places: Any, out: Any) -> int:
 
 
 @jit
-def varints_to_places(data: Any, size: int, places: Any) -> int:
-    """Undo `gaps_to_varints`; 0, or -1 unless exactly `places.size` places below `size` come out of all the data."""
+def varints_to_places(data: Any, start: int, size: int, places: Any) -> int:
+    """Undo `gaps_to_varints`; 0, or -1 unless exactly `places.size` of `size` places come out of all the data."""
     n = 0
-    place = np.int64(-1)
+    place = np.int64(start) - 1
     for i in range(places.size):
-        gap = np.int64(0)
-        shift = 0
-        while True:
-            if n == data.size or shift > 21:
+        if n == data.size:
+            return -1
+        gap = np.int64(data[n])
+        n += 1
+        if gap >= 0x80:
+            gap &= 0x7F
+            shift = 7
+            while True:
+                if n == data.size or shift > 21:
+                    return -1
+                byte = np.int64(data[n])
+                n += 1
+                gap |= (byte & 0x7F) << shift
+                shift += 7
+                if byte < 0x80:
+                    break
+            if byte == 0:
                 return -1
-            byte = np.int64(data[n])
-            n += 1
-            gap |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:
-                break
-        if byte == 0 and shift > 7:
-            return -1
         place += gap + 1
-        if place >= size:
-            return -1
         places[i] = place
-    return 0 if n == data.size else -1
+    return 0 if n == data.size and place < start + size else -1
 
 
 @jit
-def rice_bits(places: Any, k: int) -> int:
+def rice_bits(places: Any, start: int, k: int) -> int:
     """How many bits `rice_encode` takes."""
     bits = int(places.size) * (k + 1)
-    previous = np.int64(-1)
+    previous = np.int64(start) - 1
     for i in range(places.size):
         bits += int((np.int64(places[i]) - previous - 1) >> k)
         previous = np.int64(places[i])
@@ -65,11 +68,11 @@ def rice_bits(places: Any, k: int) -> int:
 
 
 @jit
-def rice_encode(places: Any, k: int, out: Any) -> None:
+def rice_encode(places: Any, start: int, k: int, out: Any) -> None:
     """Each gap as gap >> k in unary (ones, then a zero) and its k low bits, from the lowest bit of each byte up."""
     out[:] = 0
     at = 0
-    previous = np.int64(-1)
+    previous = np.int64(start) - 1
     for i in range(places.size):
         gap = np.int64(places[i]) - previous - 1
         previous = np.int64(places[i])
@@ -83,11 +86,11 @@ def rice_encode(places: Any, k: int, out: Any) -> None:
 
 
 @jit
-def rice_decode(data: Any, k: int, size: int, places: Any) -> int:
+def rice_decode(data: Any, k: int, start: int, size: int, places: Any) -> int:
     """Undo `rice_encode`; returns how many bytes were read, or -1."""
     end = data.size * 8
     at = 0
-    place = np.int64(-1)
+    place = np.int64(start) - 1
     for i in range(places.size):
         gap = np.int64(0)
         while at < end and (data[at >> 3] >> (at & 7)) & 1:
@@ -102,7 +105,7 @@ def rice_decode(data: Any, k: int, size: int, places: Any) -> int:
             gap |= np.int64((data[at >> 3] >> (at & 7)) & 1) << j
             at += 1
         place += gap + 1
-        if place >= size:
+        if place >= start + size:
             return -1
         places[i] = place
     while at & 7:
@@ -113,29 +116,27 @@ def rice_decode(data: Any, k: int, size: int, places: Any) -> int:
 
 
 @jit
-def places_to_bitmap(places: Any, words: Any) -> None:
+def places_to_bitmap(places: Any, start: int, words: Any) -> None:
     words[:] = 0
     for i in range(places.size):
-        place = np.uint64(places[i])
-        words[np.int64(place >> np.uint64(6))] |= np.uint64(1) << (place & np.uint64(63))
+        place = np.uint64(places[i] - np.uint32(start))
+        words[place >> np.uint64(6)] |= np.uint64(1) << (place & np.uint64(63))
 
 
 @jit
-def bitmap_to_places(words: Any, size: int, places: Any) -> int:
+def bitmap_to_places(words: Any, start: int, size: int, places: Any) -> int:
     """0, or -1 unless exactly `places.size` bits are one, all below `size`."""
     ones = np.int64(0)
     for w in range(words.size):
         ones += np.int64(count_ones(words[w]))
-    if ones != places.size:
+    if ones != places.size or (size & 63 and words[-1] >> np.uint64(size & 63)):
         return -1
     n = 0
     for w in range(words.size):
         word = words[w]
+        first = np.uint64(start + 64 * w)
         while word != 0:
-            place = np.int64(64 * w) + np.int64(trailing_zeros(word))
-            if place >= size:
-                return -1
-            places[n] = place
+            places[n] = first + trailing_zeros(word)
             n += 1
             word &= word - np.uint64(1)
     return 0
@@ -153,12 +154,12 @@ def split_halves(halves: Any, high: Any, low: Any) -> None:
 @jit
 def join_halves(high: Any, low: Any, halves: Any) -> int:
     """Undo `split_halves`; 0, or -1 if a value is infinite or not a number."""
-    unsound = 0
+    largest = np.uint16(0)
     for i in range(halves.size):
-        turned = (np.uint32(high[i]) << np.uint32(8)) | np.uint32(low[i])
-        halves[i] = (turned >> np.uint32(1)) | (turned << np.uint32(15))
-        unsound |= int(turned >= np.uint32(0xF800))
-    return -unsound
+        turned = np.uint16((np.uint16(high[i]) << np.uint16(8)) | np.uint16(low[i]))
+        halves[i] = np.uint16(turned >> np.uint16(1)) | np.uint16(turned << np.uint16(15))
+        largest = max(largest, turned)
+    return -1 if largest >= 0xF800 else 0
 
 
 @jit

@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 from fedsparq.errors import WireError
@@ -34,12 +35,15 @@ _DECOMPRESSION: dict[int, int] = {zstd.DecompressionParameter.window_log_max: 22
 
 
 class Writer:
+    """Collects the parts of a message. Arrays are not copied: they must stay as they are until it is sealed."""
+
     def __init__(self) -> None:
-        self._parts: list[bytes] = []
+        self._parts: list[bytes | NDArray[Any]] = []
         self._zstd = zstd.ZstdCompressor(options=_COMPRESSION)
 
     def raw(self, data: bytes | NDArray[Any]) -> None:
-        self._parts.append(data if isinstance(data, bytes) else data.tobytes())
+        if len(data):
+            self._parts.append(data)
 
     def byte(self, value: int) -> None:
         self._parts.append(value.to_bytes(1))
@@ -54,13 +58,27 @@ class Writer:
         frame = self._zstd.compress(data.data, self._zstd.FLUSH_FRAME)
         return frame if len(frame) < data.size else None
 
+    def squeezed(self, data: Bytes) -> tuple[bytes, bytes | Bytes]:
+        """The two parts of a stream: raw bytes, whose number the reader knows, behind a 0; or a smaller zstd frame
+        behind its length."""
+        frame = self.squeeze(data)
+        return (varint(len(frame)), frame) if frame else (varint(0), data)
+
     def stream(self, raw: bytes | NDArray[Any], frame: bytes | None) -> None:
-        """Either raw bytes, whose number the reader knows, behind a 0; or a smaller zstd frame behind its length."""
+        """A stream of raw bytes, or of the zstd frame where there is one."""
         self.varint(len(frame) if frame else 0)
         self.raw(frame or raw)
 
+    def sealed(self) -> bytes:
+        """All parts, and the checksum behind them."""
+        checksum = xxhash.xxh3_64()
+        for part in self._parts:
+            checksum.update(_buffer(part))
+        self.raw(checksum.intdigest().to_bytes(8, "little"))
+        return self.bytes()
+
     def bytes(self) -> bytes:
-        return b"".join(self._parts)
+        return b"".join(_buffer(part) for part in self._parts)
 
 
 class Reader:
@@ -139,3 +157,7 @@ def varint(value: int) -> bytes:
         value >>= 7
     out.append(value)
     return bytes(out)
+
+
+def _buffer(part: bytes | NDArray[Any]) -> bytes | memoryview:
+    return part if isinstance(part, bytes) else part.data

@@ -150,9 +150,9 @@ def read_values(reader: Reader, head: LayerHead, count: int, name: str) -> NDArr
 
 
 def join(
-    head: LayerHead, pieces: Sequence[NDArray[np.generic]], places: Sequence[NDArray[np.uint32]], start: int
+    head: LayerHead, pieces: Sequence[NDArray[np.generic]], count: int, places: NDArray[np.uint32], start: int
 ) -> Values:
-    """The values of a layer from those of its pieces; `places` are theirs, and `start` is the layer's first."""
+    """The `count` values of a layer from those of its pieces; `places` are theirs, and `start` is the layer's first."""
     kinds = {Kind.FLOATS: np.float32, Kind.HALVES: np.uint16, Kind.ROTATED: np.uint8}
     data: NDArray[np.generic] = (
         pieces[0] if len(pieces) == 1 else np.concatenate([np.empty(0, kinds.get(head.kind, np.int16)), *pieces])
@@ -168,10 +168,10 @@ def join(
         case Kind.MAGNITUDES:
             return Magnitudes(head.scale, data.astype(np.int16, copy=False))
         case Kind.BUCKETS:
-            owners = (np.concatenate([np.empty(0, np.uint32), *places]) - np.uint32(start)) // np.uint32(head.bucket)
+            owners = (places - np.uint32(start)) // np.uint32(head.bucket)
             return Buckets(head.bucket, head.scale, owners, data.astype(np.int16, copy=False))
         case Kind.ROTATED:
-            return Rotated(sum(map(len, places)), head.seed, head.scale, data.astype(np.uint8, copy=False))
+            return Rotated(count, head.seed, head.scale, data.astype(np.uint8, copy=False))
 
 
 def is_short(values: Values) -> bool:
