@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Literal, get_args, get_type_hints
 
+from fedsparq.compress.adaptive import EqualSlope
+from fedsparq.compress.budget import parse_bytes
 from fedsparq.compress.momentum import MomentumCorrection, WarmingUp
 from fedsparq.compress.pipeline import Feedback, Method, SelectAndQuantize
 from fedsparq.compress.quantize import QSGD, Float16, Float32
@@ -62,6 +64,22 @@ def fedsparq(
     return Method(
         SelectAndQuantize(SmoothedMean(beta, multiplier, scope, start), Float16(rounding)),
         feedback=residual,
+        proximal_mu=proximal_mu,
+        server_momentum=server_momentum,
+    )
+
+
+def fedsparq_adaptive(
+    bits: float = 0.3,
+    budget: str = "",
+    beta: float = 0.9,
+    proximal_mu: float = 0.01,
+    server_momentum: float = 0.01,
+) -> Method:
+    """What gains most for its bytes, in as few levels as pay, with error feedback: the method to start with."""
+    return Method(
+        EqualSlope(bits, parse_bytes(budget) if budget else 0, beta),
+        feedback="full",
         proximal_mu=proximal_mu,
         server_momentum=server_momentum,
     )
@@ -120,6 +138,7 @@ METHODS: dict[str, Callable[..., Method]] = {
     "random-10": random_10,
     "top-10": top_10,
     "fedsparq": fedsparq,
+    "fedsparq-adaptive": fedsparq_adaptive,
     "mean-threshold": mean_threshold,
     "percentile": percentile,
     "stc": stc,

@@ -1,0 +1,232 @@
+"""The adaptive method: how many coordinates of each layer, in how many levels, so that the bytes buy the most.
+
+All layers are weighed against each other by one price: the squared error that a bit must take away to be sent.
+docs/ADAPTIVE.md derives the rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsparq.compress import adaptive_kernels as kernels
+from fedsparq.compress.kernels import list_marked
+from fedsparq.compress.payload import Listed, Magnitudes, Payload, Positions, Steps, Values
+from fedsparq.compress.pipeline import Coded
+from fedsparq.compress.quantize import MAX_LEVELS
+from fedsparq.compress.select import Marks, Memory, at_least
+from fedsparq.compress.state import Compensated, Vector
+from fedsparq.errors import OptionError
+from fedsparq.layout import Layout
+from fedsparq.wire.frame import encode
+from fedsparq.wire.levels import CONTEXT_TO
+
+_SAMPLE = 1 << 17
+"""Of a layer of more coordinates than this, about so many are looked at to find its curve."""
+_AIM = 0.985
+_ENOUGH = 0.96
+_TRIES = 10
+_PRECISION = 0.004
+"""Of the logarithm of the price."""
+_SMALL, _LARGE = 0.75, 1.03
+"""What the wire makes of a bit of the model, before it was seen: where coding is by context, and where not."""
+
+
+@dataclass(frozen=True)
+class EqualSlope:
+    """Send what gains most for its bits, with one price of a bit for the whole model, within so many bytes a message.
+
+    `budget` is the most a message may take, buffers and counters included; 0 stands for `bits` a parameter, buffers
+    and counters apart. What the wire made of the model's bits is remembered, and smoothed by `beta`.
+    """
+
+    bits: float
+    budget: int = 0
+    beta: float = 0.9
+
+    def __post_init__(self) -> None:
+        if not 0 < self.bits <= 32:
+            raise OptionError(f"bits={self.bits} is out of range; above 0 and up to 32 bits a parameter can be spent")
+        if not 0 <= self.beta < 1:
+            raise OptionError(f"beta={self.beta} is out of range; it must be at least 0 and below 1, such as 0.9")
+
+    def init(self, layout: Layout) -> Memory:
+        self._room(layout)
+        return {"efficiency": np.zeros(1), "price": np.zeros(1)}
+
+    def code(self, c: Compensated, rounds: int, memory: Memory, rng: np.random.Generator) -> Coded:
+        c.load_all()
+        curves = Curves(c)
+        room = self._room(c.layout)
+        measured = bool(self.budget) or c.layout.size <= CONTEXT_TO
+        expected = float(memory["efficiency"][0]) or (_SMALL if c.layout.size <= CONTEXT_TO else _LARGE)
+        price, seen, best = float(memory["price"][0]), expected, None
+        for _ in range(_TRIES):
+            plan = curves.plan(_AIM * 8 * room / seen, price)
+            coded = _coded(c, plan)
+            price = plan.price
+            if not measured:
+                best = coded
+                break
+            size = len(encode(Payload(c.layout, coded.selection, coded.values)))
+            seen = 8 * size / max(plan.bits, 1.0)
+            if size <= room:
+                best = coded
+                if size >= _ENOUGH * room or plan.everything:
+                    break
+            else:
+                seen *= 1.01
+        if best is None:
+            best = _nothing(c.layout)
+        memory["efficiency"][0] = seen if rounds == 0 else self.beta * expected + (1 - self.beta) * seen
+        memory["price"][0] = price
+        _take_away(c, best)
+        return best
+
+    def _room(self, layout: Layout) -> int:
+        """The bytes for a message without its exact part."""
+        if not self.budget:
+            return max(int(self.bits * layout.size / 8), _smallest(layout))
+        room = self.budget - 4 * layout.buffer_size - 8 * layout.counter_size - 2
+        if room < _smallest(layout):
+            least = self.budget - room + _smallest(layout)
+            raise OptionError(f"budget={self.budget} bytes is too small for this model; an empty message takes {least}")
+        return room
+
+
+@dataclass(frozen=True)
+class Plan:
+    """For each layer the magnitudes its levels start at: none if it is not sent, the first if they are `step` apart."""
+
+    edges: list[Vector]
+    fine: list[bool]
+    """Which layers have more levels than a table holds."""
+    step: np.float32
+    bits: float
+    price: float
+    everything: bool
+    """Whether no price could be low enough to spend what there is."""
+
+
+class Curves:
+    """What each layer's bits would buy."""
+
+    def __init__(self, c: Compensated) -> None:
+        layers = len(c.layout.parameters)
+        self._sizes = np.diff(c.layout.bounds)
+        self._curves = np.empty((2, layers, kernels.BINS))
+        self._bases = np.empty(layers, np.int64)
+        room = np.zeros(kernels.ALL_BINS, np.int64), np.zeros(kernels.ALL_BINS)
+        for index in range(layers):
+            skip = max(1, int(self._sizes[index]) // _SAMPLE)
+            self._bases[index] = kernels.curve(c.layer(index), skip, *room, *self._curves[:, index])
+        largest = float(kernels.largest(self._curves[0], self._bases)) or 1.0
+        self._most, self._least = 2 * np.log(largest), 2 * np.log(largest / MAX_LEVELS)
+
+    def plan(self, bits: float, price: float) -> Plan:
+        """The plan that spends about so many bits; `price` is a first guess at its price, 0 if there is none."""
+        levels = np.zeros(self._sizes.size, np.int64)
+        bins = np.zeros((self._sizes.size, kernels.MOST_LEVELS), np.int64)
+
+        def spent(log_price: float) -> float:
+            return kernels.rate(self._curves, self._bases, self._sizes, np.exp(log_price), levels, bins)
+
+        guess = np.log(price) if price else self._most - 5
+        log_price, everything = _falling_root(spent, bits, guess, self._least, self._most)
+        spent(log_price)
+        price = float(np.exp(log_price))
+        total = kernels.thin(self._curves, self._bases, self._sizes, price, bits, levels, bins)
+        edges = []
+        for index, count in enumerate(np.where(levels == kernels.FINE, 1, levels)):
+            edges.append(np.empty(count, np.float32))
+            kernels.edges_of(bins[index, :count], self._bases[index], edges[-1])
+        step = np.float32(kernels.STEP * np.sqrt(price))
+        return Plan(edges, (levels == kernels.FINE).tolist(), step, total, price, everything)
+
+
+def _coded(c: Compensated, plan: Plan) -> Coded:
+    """What a plan sends. Nothing is taken away from `c` yet."""
+    kept, values = [np.empty(0, np.uint32)], list[Values]()
+    for index, tensor in enumerate(c.layout.parameters):
+        edges, layer = plan.edges[index], c.layer(index)
+        if edges.size == 0:
+            values.append(Magnitudes(np.empty(0, np.float32), np.empty(0, np.int16)))
+            continue
+        marks = at_least(layer, edges[0])
+        code = _in_steps if plan.fine[index] else _in_levels
+        positions, layer_values = code(layer, marks, edges, plan.step)
+        kept.append(positions + np.uint32(tensor.offset))
+        values.append(layer_values)
+    places = np.concatenate(kept)
+    return Coded(Listed(places), places, tuple(values))
+
+
+def _in_steps(c: Vector, marks: Marks, edges: Vector, step: np.float32) -> tuple[Positions, Steps]:
+    """The marked as the nearest multiples of the step."""
+    positions = np.empty(marks.count, np.uint32)
+    list_marked(marks.words, 0, positions)
+    levels = np.rint(c[positions] / step).astype(np.int16)
+    levels[levels == 0] = np.where(c[positions[levels == 0]] < 0, -1, 1)
+    return positions, Steps(step, levels)
+
+
+def _in_levels(c: Vector, marks: Marks, edges: Vector, step: np.float32) -> tuple[Positions, Magnitudes]:
+    """The marked as levels that start at these magnitudes, each rebuilt at its mean."""
+    positions, levels = np.empty(marks.count, np.uint32), np.empty(marks.count, np.int16)
+    counts, sums = np.zeros(edges.size, np.int64), np.zeros(edges.size)
+    kernels.take_levels(c, marks.words, 0, edges, positions, levels, counts, sums)
+    return positions, Magnitudes(_shortened(sums / np.maximum(counts, 1)), levels)
+
+
+def _shortened(table: NDArray[np.float64]) -> Vector:
+    """Rounded to the upper two bytes of float32, which is all that travels."""
+    bits = table.astype(np.float32).view(np.uint32)
+    return ((bits + np.uint32(0x8000)) & np.uint32(0xFFFF0000)).view(np.float32)
+
+
+def _take_away(c: Compensated, coded: Coded) -> None:
+    done = 0
+    for values in coded.values:
+        here = coded.places[done : done + len(values)]
+        c.vector[here] -= values.decoded()
+        done += len(values)
+
+
+def _nothing(layout: Layout) -> Coded:
+    empty = Magnitudes(np.empty(0, np.float32), np.empty(0, np.int16))
+    places = np.empty(0, np.uint32)
+    return Coded(Listed(places), places, (empty,) * len(layout.parameters))
+
+
+def _smallest(layout: Layout) -> int:
+    """The bytes of a message that sends nothing."""
+    nothing = _nothing(layout)
+    return len(encode(Payload(layout, nothing.selection, nothing.values)))
+
+
+def _falling_root(
+    falling: Callable[[float], float], wanted: float, guess: float, least: float, most: float
+) -> tuple[float, bool]:
+    """Just before a falling function comes down to what is wanted; and whether it never was above that."""
+    high = low = min(max(guess, least), most)
+    stride = 0.25
+    if falling(low) > wanted:
+        while high < most and falling(high) > wanted:
+            low, high, stride = high, min(high + stride, most), 2 * stride
+    else:
+        while low > least:
+            high, low, stride = low, max(low - stride, least), 2 * stride
+            if falling(low) > wanted:
+                break
+        else:
+            return low, True
+    while high - low > _PRECISION:
+        middle = (low + high) / 2
+        if falling(middle) > wanted:
+            low = middle
+        else:
+            high = middle
+    return low, False
