@@ -95,8 +95,13 @@ def _view(blob: object) -> memoryview:
         raise WireError("a message must be contiguous bytes; copy it with bytes(...) first") from None
 
 
-def _checked(message: memoryview, layout: Layout) -> memoryview:
-    """The message without its checksum, once what stands around the body is known to be right."""
+def digest_of(blob: bytes | bytearray | memoryview) -> int:
+    """The digest of the layout that a message is for, once the message is known to be whole."""
+    return int.from_bytes(_whole(_view(blob))[_HEADER - 8 : _HEADER], "little")
+
+
+def _whole(message: memoryview) -> memoryview:
+    """The message without its checksum, once what can be told without the layout is known to be right."""
     if len(message) < _HEADER + _CHECKSUM:
         raise WireError(f"{len(message)} bytes are too few for a message: it has at least {_HEADER + _CHECKSUM}")
     if message[: len(MAGIC)] != MAGIC:
@@ -111,6 +116,12 @@ def _checked(message: memoryview, layout: Layout) -> memoryview:
         raise WireError(f"flags {flags:#04x} are not known: the message is of a later version")
     if flags & (_CONTEXT | _SEEDED) == _CONTEXT | _SEEDED or flags & (_CONTEXT | _SHORT) == _SHORT:
         raise WireError(f"flags {flags:#04x} contradict each other")
+    return body
+
+
+def _checked(message: memoryview, layout: Layout) -> memoryview:
+    """The message without its checksum, once it is known to be whole and for this layout."""
+    body = _whole(message)
     digest = int.from_bytes(body[_HEADER - 8 : _HEADER], "little")
     if digest != layout.digest:
         raise WireError(
