@@ -36,7 +36,8 @@ def train(message: Message, context: Context) -> Message:
     for index, (name, array) in enumerate(message.content.array_records["arrays"].items()):
         value = array.numpy()
         if value.dtype.kind == "f":
-            noise = rng.standard_exponential(value.shape, np.float32) * rng.choice(np.array([-1, 1], np.float32), value.shape)
+            noise = rng.standard_exponential(value.shape, np.float32)
+            noise *= rng.choice(np.array([-1, 1], np.float32), value.shape)
             value = value + np.float32(1e-3 / (1 + index % 7)) * noise
         after[name] = Array(np.asarray(value))
     metrics = MetricRecord({"num-examples": 1, "train-seconds": time.perf_counter() - start, "whole-seconds": 0.0})

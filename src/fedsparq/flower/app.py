@@ -1,4 +1,4 @@
-"""A ready Flower app: any experiment of FedSparQ's on real nodes. `fedsparq deploy` makes a folder that `flwr run` takes.
+"""A ready Flower app: any experiment on real nodes. `fedsparq deploy` makes a folder that `flwr run` takes.
 
 The run's configuration is the experiment's spec, key by key. Each SuperNode names its part of the data:
 ``--node-config 'partition-id=0'``.
@@ -82,7 +82,8 @@ def _partition(context: Context) -> int:
     number = context.node_config.get(PARTITION)
     if not isinstance(number, int) or number < 0:
         raise OptionError(
-            "this SuperNode does not say which part of the data is its own; start it with --node-config 'partition-id=0'"
+            "this SuperNode does not say which part of the data is its own; "
+            "start it with --node-config 'partition-id=0', each with another number"
         )
     return number
 

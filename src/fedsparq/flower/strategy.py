@@ -196,6 +196,8 @@ class FedSparQ(_Compressing[Server]):
         for reply, _ in books.receive(replies, self._timeout):
             if not reply.has_error():
                 measured.append(RecordDict(dict(reply.content.metric_records)))
+                # Flower's records refer to each other in a circle: left alone, the bytes would stay until gc comes by.
+                only_arrays(reply.content)[1].clear()
         outcome = books.server.close_round()
         books.close(outcome)
         if not outcome.counted:
