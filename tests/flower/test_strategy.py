@@ -1,6 +1,7 @@
 """Compressed and FedSparQ around an in-process grid."""
 
 import random
+import time
 
 import numpy as np
 import pytest
@@ -228,6 +229,18 @@ def test_fedsparq_obeys_its_rules():
     got, _ = play(strategy, [client_app(compress())] * 3, rounds=1)
     assert got is None or len(got) == 0
     assert strategy.rounds[0].counted == ()
+
+
+def test_fedsparq_does_not_wait_beyond_its_deadline():
+    strategy = FedSparQ(rules=Rules(deadline=0.2))
+    random.seed(0)
+    grid = InProcessGrid(
+        [client_app(compress())] * 3, fate=lambda reply: None if reply.metadata.src_node_id == 101 else reply
+    )
+    start = time.monotonic()
+    strategy.start(grid, model(), num_rounds=2, timeout=3600)
+    assert time.monotonic() - start < 30
+    assert [r.counted for r in strategy.rounds] == [(100, 102), (100, 102)]
 
 
 def test_fedsparq_tells_the_proximal_term():

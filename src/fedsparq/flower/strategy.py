@@ -175,9 +175,10 @@ class FedSparQ(_Compressing[Server]):
         )
         books = Books(Server, _method(method, options), _method(downlink) if downlink else None, rules)
         super().__init__(self._sampling, books)
+        self._deadline = rules.deadline if rules else None
 
     def start(self, grid: Grid, *args: Any, **kwargs: Any) -> Result:
-        return super().start(StreamingGrid(grid), *args, **kwargs)
+        return super().start(StreamingGrid(grid, self._deadline), *args, **kwargs)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -15,15 +16,19 @@ _PAUSE = 0.1
 
 
 class StreamingGrid(Grid):
-    """A grid around another: `send_and_receive` yields replies while others are still on their way."""
+    """A grid around another: `send_and_receive` yields replies while others are still on their way.
 
-    def __init__(self, inner: Grid) -> None:
-        self._inner = inner
+    It waits no longer than `deadline` seconds, whatever it is asked.
+    """
+
+    def __init__(self, inner: Grid, deadline: float | None = None) -> None:
+        self._inner, self._deadline = inner, deadline
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterator[Message]:
         waiting = dict.fromkeys(filter(None, self._inner.push_messages(messages)))
-        end = None if timeout is None else time.monotonic() + timeout
-        while waiting and (end is None or time.monotonic() < end):
+        patience = min((limit for limit in (timeout, self._deadline) if limit is not None), default=math.inf)
+        end = time.monotonic() + patience
+        while waiting and time.monotonic() < end:
             arrived = 0
             for ids in _slices(list(waiting)):
                 for reply in self._inner.pull_messages(ids):
