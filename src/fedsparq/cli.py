@@ -50,6 +50,7 @@ _OVERRIDES: dict[str, tuple[type, Any]] = {
     "batch_size": (int, _option("Batch size of the clients.")),
     "seed": (int, _option("Everything random follows from it.")),
     "downlink": (str, _option("Compress the broadcast too, by this method.")),
+    "budget": (str, _option('What each client may send: "20 kB" a round, or "5 MB/run".')),
     "engine": (str, _option("local or flower-simulation.")),
 }
 _IN_TRAINING = ("epochs", "lr", "batch_size")
@@ -202,6 +203,39 @@ def datasets() -> None:
     for row in catalogue():
         table.add_row(row.name, row.hub_id, str(row.classes), f"{row.train:,}", f"{row.test:,}", row.where)
     console.print(table)
+
+
+@app.command("inspect")
+def inspect_message(
+    file: Annotated[Path, typer.Argument(help="A message as bytes.")],
+    layout: Annotated[Path | None, typer.Option(help="The model's tensors as JSON: {name: shape}.")] = None,
+) -> None:
+    """What a message holds, layer by layer, beside the entropy bound and the paper's 6 bytes a coordinate."""
+    from fedsparq.wire.inspect import inspect_file
+
+    inspect_file(file, layout)
+
+
+@app.command()
+@accepts_overrides
+def deploy(
+    folder: Annotated[Path, typer.Argument(help="Where to write the Flower app.")],
+    spec: Annotated[Path | None, typer.Argument(help="A TOML file; without one, the options say all.")] = None,
+    out: Annotated[str, typer.Option(help="Folder on the server for the results.")] = "",
+    submit: Annotated[str | None, typer.Option(help="Run it on this Flower connection, once written.")] = None,
+    *,
+    overrides: dict[str, Any],
+) -> None:
+    """Write an experiment as an app that `flwr run` takes; docs/FLOWER.md brings up the servers it runs on."""
+    _need_torch()
+    from fedsparq.experiments.spec import load_run
+    from fedsparq.flower.deploy import submit as hand_in
+    from fedsparq.flower.deploy import write_app
+
+    app_folder = write_app(load_run(spec, overrides), folder, out=out)
+    _say(f"Flower app written: flwr run {app_folder}")
+    if submit is not None and hand_in(app_folder, submit):
+        raise FedSparQError(f"flwr run {app_folder} {submit} failed; its words are above")
 
 
 def _conclude(folders: list[Path], page: Path, paper: bool, command: str) -> None:

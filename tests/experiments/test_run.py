@@ -18,8 +18,9 @@ from safetensors.numpy import load_file
 from fedsparq.compress.method import METHODS
 from fedsparq.engines.desk import Task
 from fedsparq.errors import RunError
-from fedsparq.experiments.run import chosen_clients, run
+from fedsparq.experiments.run import chosen_clients, rounds_of, run
 from fedsparq.experiments.spec import RunSpec, check
+from fedsparq.federate.messages import REPLY_OVERHEAD
 
 SMALL = {"rounds": 4, "train_limit": 600, "test_limit": 200, "partition": "dirichlet"}
 
@@ -181,6 +182,22 @@ def test_one_round_is_the_mean_of_what_was_decoded(tmp_path: Path, method: str) 
     sent = load_file(tmp_path / "model.safetensors")
     flat = np.concatenate([sent[tensor.name].ravel() for tensor in task.layout.parameters])
     np.testing.assert_allclose(flat, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("budget", ["2.5 kB", "10 kB/run"])
+def test_budgets_are_kept_and_used(tmp_path: Path, budget: str) -> None:
+    limited = spec(method="fedsparq-adaptive", budget=budget, client_budgets={2: "4 kB"})
+    run(limited, tmp_path)
+    for record in lines(tmp_path):
+        most = (2500 + 2500 + 4000) / 3
+        assert 0.95 * most <= record["upload_bytes"] <= most
+
+
+def test_whole_run_budget_is_shared_over_the_rounds_a_client_is_drawn_for() -> None:
+    some = spec(clients=10, fraction=0.3, rounds=20, partition="iid", method="fedsparq-adaptive", budget="60 kB/run")
+    for client, chosen in some.client_methods(lambda client: rounds_of(some, client)).items():
+        a_round = int(str(chosen.options["budget"]).removesuffix(" B")) + REPLY_OVERHEAD
+        assert a_round * rounds_of(some, client) <= 60_000 < (a_round + 1) * rounds_of(some, client)
 
 
 def test_clients_of_a_round_are_drawn_from_the_seed() -> None:

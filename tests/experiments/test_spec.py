@@ -58,6 +58,10 @@ def test_command_line_overrides_the_spec(tmp_path: Path) -> None:
         ("options = { beta = 1.5 }", ["beta=1.5", "below 1"]),
         ('[server]\nnorm_limit = "tall"', ["norm_limit", "tall", "3x median"]),
         ("rounds = ", ["spec.toml", "not TOML"]),
+        ('budget = "20 kB"', ["budget", "no option"]),
+        ('method = "fedsparq-adaptive"\nbudget = "20 bits"', ["20 bits", "20 kB"]),
+        ('method = "fedsparq-adaptive"\nbudget = "20 B"', ["too small"]),
+        ('method = "fedsparq-adaptive"\nclient_budgets = { 7 = "1 kB" }', ["client 7", "0 to 2"]),
     ],
 )
 def test_a_wrong_spec_gets_one_sentence(tmp_path: Path, text: str, words: list[str]) -> None:

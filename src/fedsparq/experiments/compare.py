@@ -32,7 +32,7 @@ def print_tables(folders: Sequence[Path], console: Console) -> None:
     accuracy, loss, sent, kept = Writer(2, " %"), Writer(3), ByteWriter(), Writer(1, " %", 100)
     for bench in benches(load_runs(folders).runs):
         table = Table(title=bench.setting.subtitle, title_justify="left")
-        table.add_column("method")
+        table.add_column("method", overflow="fold", min_width=18)
         for heading in ("accuracy", "loss", "sent per client", "of FedAvg", "coordinates sent"):
             table.add_column(heading, justify="right")
         whole = bench.arm("fedavg")

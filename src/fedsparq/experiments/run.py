@@ -61,6 +61,7 @@ def run(
         task.take(),
         rules=spec.server.rules(spec.acknowledge),
         downlink=Downlink(task.layout, spec.chosen_downlink(), spec.seed),
+        own_methods=spec.client_methods(lambda client: rounds_of(spec, client)),
     )
     if not folder.checkpoint.exists():
         counts = class_counts(task.dataset.train.labels, task.parts, len(task.dataset.classes))
@@ -189,6 +190,11 @@ def chosen_clients(spec: RunSpec, number: int) -> list[int]:
         return list(range(spec.clients))
     drawn = np.random.default_rng([spec.seed, number, 6]).choice(spec.clients, count, replace=False)
     return sorted(int(client) for client in drawn)
+
+
+def rounds_of(spec: RunSpec, client: int) -> int:
+    """In how many rounds of a run a client takes part."""
+    return sum(client in chosen_clients(spec, number) for number in range(1, spec.rounds + 1))
 
 
 def _record(

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
+from fedsparq.compress.budget import parse_bytes
 from fedsparq.compress.method import method
 from fedsparq.compress.pipeline import Method
 from fedsparq.errors import OptionError
+from fedsparq.federate.messages import REPLY_OVERHEAD
 from fedsparq.federate.rules import Limit, Rules
 
 PartitionKind = Literal["iid", "dirichlet", "shards"]
@@ -100,6 +102,10 @@ class RunSpec(_Strict):
     test_limit: int | None = Field(None, ge=1)
     downlink: str | None = None
     downlink_options: dict[str, Any] = {}
+    budget: str = ""
+    """What each client may send: "20 kB" a round, or "5 MB/run". For methods with a budget option."""
+    client_budgets: dict[int, str] = {}
+    """Other budgets for single clients, by their numbers."""
     acknowledge: bool = True
     """Whether clients learn which replies counted. If not, this is plain error feedback: what is dropped is lost."""
     engine: EngineKind = "local"
@@ -125,6 +131,15 @@ class RunSpec(_Strict):
 
     def chosen_method(self) -> Method:
         return method(self.method, **self.options)
+
+    def client_methods(self, rounds: Callable[[int], int]) -> dict[int, Method]:
+        """The methods of clients with a byte budget; `rounds` tells in how many rounds a client takes part."""
+        amounts = dict.fromkeys(range(self.clients), self.budget) if self.budget else {}
+        budgets = amounts | self.client_budgets
+        return {
+            client: method(self.method, **self.options | {"budget": f"{_share(text, rounds, client)} B"})
+            for client, text in budgets.items()
+        }
 
     def chosen_downlink(self) -> Method | None:
         return method(self.downlink, **self.downlink_options) if self.downlink else None
@@ -266,6 +281,15 @@ def _keys_beside(kind: type[BaseModel], place: tuple[int | str, ...]) -> list[st
         if isinstance(inner, type) and issubclass(inner, BaseModel):
             kind = inner
     return list(kind.model_fields)
+
+
+def _share(budget: str, rounds: Callable[[int], int], client: int) -> int:
+    """The bytes that are left for an update in a round when the reply around it is paid for."""
+    amount, whole_run, _ = budget.partition("/run")
+    left = parse_bytes(amount) // (max(1, rounds(client)) if whole_run else 1) - REPLY_OVERHEAD
+    if left < 1:
+        raise OptionError(f"budget={budget!r} is too small: a reply takes {REPLY_OVERHEAD} bytes around its update")
+    return left
 
 
 def slug(text: str) -> str:

@@ -26,7 +26,7 @@ from fedsparq.federate.messages import (
     reply_digest,
 )
 from fedsparq.federate.model import Model
-from fedsparq.federate.portion import compress_within
+from fedsparq.federate.portion import within
 from fedsparq.federate.state import ClientState
 from fedsparq.federate.store import Store
 from fedsparq.layout import Exact, Layout
@@ -101,10 +101,9 @@ class Client:
         start = time.perf_counter()
         trained = self.train(model, broadcast.method, broadcast.round)
         trained_at = time.perf_counter()
-        seed = (self.seed, broadcast.round, self.number, 1)
-        payload, compression, shortened = compress_within(
-            broadcast.norm_limit, broadcast.method, trained.update, state.compression, seed
-        )
+        rng = np.random.default_rng([self.seed, broadcast.round, self.number, 1])
+        payload, compression = broadcast.method.compress(trained.update, state.compression, rng)
+        payload, compression, shortened = within(broadcast.norm_limit, payload, compression, broadcast.method)
         if shortened:
             remarks = (*remarks, f"update above the norm limit {broadcast.norm_limit:.3g}: a part of it sent")
         blob = encode(replace(payload, exact=trained.exact))

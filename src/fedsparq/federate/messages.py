@@ -23,6 +23,8 @@ _BROADCAST = b"FSQB"
 _REPLY = b"FSQR"
 _FULL_WANTED = b"FSQW"
 _CHECKSUM = 4
+REPLY_OVERHEAD = 20 + _CHECKSUM
+"""The bytes of a reply around its update."""
 _MAX_METHOD = 4096
 _HEAD = "<IIQIQfB"
 _HOLD, _SILENT = 1, 2
@@ -82,7 +84,7 @@ class Broadcast:
         blobs = []
         while reader.left:
             blobs.append(bytes(reader.raw(reader.varint(reader.left))))
-        if flags & ~(_HOLD | _SILENT) or not norm_limit > 0:
+        if flags & ~(_HOLD | _SILENT) or not norm_limit >= 0:
             raise WireError(f"flags {flags:#04x} or norm limit {norm_limit} are not known: a later version?")
         if counted >= number or base >= number or len(blobs) != (number - base if base else 1):
             raise WireError(f"a broadcast of round {number} cannot have base {base} and {len(blobs)} parts")
@@ -105,7 +107,7 @@ class Reply:
 
     @classmethod
     def decode(cls, message: bytes) -> Reply:
-        head = 20 + _CHECKSUM
+        head = REPLY_OVERHEAD
         reader = _opened(message[:head], _REPLY, "reply")
         if reader.left != 16:
             raise WireError(f"{len(message)} bytes are too few for a reply")

@@ -8,7 +8,7 @@ its reply. So the state must be safe before the next round is opened: see checkp
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -106,13 +106,15 @@ class Server:
         *,
         rules: Rules | None = None,
         downlink: Downlink | None = None,
+        own_methods: Mapping[int, Method] | None = None,
     ) -> None:
         self.layout = layout
         self.method = method
+        self.own_methods = own_methods or {}
+        """Methods of clients whose options differ from the others', such as their byte budgets."""
         self.state = state
         self.rules = rules or Rules()
         self.downlink = downlink or Downlink(layout)
-        self._digest = method_digest(method)
         self._open: _Open | None = None
         self._events = EventLog()
 
@@ -125,10 +127,15 @@ class Server:
         *,
         rules: Rules | None = None,
         downlink: Downlink | None = None,
+        own_methods: Mapping[int, Method] | None = None,
     ) -> Server:
         """A server before its first round."""
         state = ServerState(model, np.zeros(layout.size, np.float32))
-        return cls(layout, method, state, rules=rules, downlink=downlink)
+        return cls(layout, method, state, rules=rules, downlink=downlink, own_methods=own_methods)
+
+    def method_of(self, client: int) -> Method:
+        """The method a client is asked to use."""
+        return self.own_methods.get(client, self.method)
 
     def restore(self, state: ServerState, downlink: Downlink) -> None:
         """Go back to an earlier state; a round that was open is forgotten."""
@@ -154,7 +161,7 @@ class Server:
         told = self.state.counted.get(client, NOTHING_COUNTED) if self.rules.acknowledge else None
         hold = self.downlink.compressed
         limit = self.state.norm_limit
-        return Broadcast(number, told, self.layout.digest, self.method, base, hold, blobs, limit)
+        return Broadcast(number, told, self.layout.digest, self.method_of(client), base, hold, blobs, limit)
 
     def receive(self, client: int, message: bytes, seconds: float = 0.0) -> Verdict:
         """Take a client's answer into the open round, or refuse it. What is refused leaves no trace but an event.
@@ -178,8 +185,9 @@ class Server:
                 if not self.downlink.forget(client):
                     raise WireError("the whole model is asked for, but has been sent")
                 return Verdict(False, "the whole model was asked for", resend=True)
-            if answer.method_digest != self._digest:
-                raise WireError(f"the answer was made by another method, or other options, than {self.method.label!r}")
+            if answer.method_digest != method_digest(self.method_of(client)):
+                label = self.method_of(client).label
+                raise WireError(f"the answer was made by another method, or other options, than {label!r}")
             if not answer.examples:
                 raise WireError("the answer was trained on no example")
             payload = decode(answer.blob, self.layout)
