@@ -6,6 +6,7 @@ docs/ADAPTIVE.md derives the rule.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -16,7 +17,7 @@ from fedsparq.compress import adaptive_kernels as kernels
 from fedsparq.compress.kernels import list_marked
 from fedsparq.compress.payload import Listed, Magnitudes, Payload, Positions, Steps, Values
 from fedsparq.compress.pipeline import Coded
-from fedsparq.compress.quantize import MAX_LEVELS
+from fedsparq.compress.quantize import MAX_LEVELS, Float16
 from fedsparq.compress.select import Marks, Memory, at_least
 from fedsparq.compress.state import Compensated, Vector
 from fedsparq.errors import OptionError
@@ -28,7 +29,8 @@ _SAMPLE = 1 << 17
 """Of a layer of more coordinates than this, about so many are looked at to find its curve."""
 _AIM = 0.985
 _ENOUGH = 0.96
-_TRIES = 10
+_TRIES = 16
+_FINEST = 2.0**-30
 _PRECISION = 0.004
 """Of the logarithm of the price."""
 _SMALL, _LARGE = 0.75, 1.03
@@ -59,32 +61,16 @@ class EqualSlope:
 
     def code(self, c: Compensated, rounds: int, memory: Memory, rng: np.random.Generator) -> Coded:
         c.load_all()
-        curves = Curves(c)
-        room = self._room(c.layout)
-        measured = bool(self.budget) or c.layout.size <= CONTEXT_TO
-        expected = float(memory["efficiency"][0]) or (_SMALL if c.layout.size <= CONTEXT_TO else _LARGE)
-        price, seen, best = float(memory["price"][0]), expected, None
-        for _ in range(_TRIES):
-            plan = curves.plan(_AIM * 8 * room / seen, price)
-            coded = _coded(c, plan)
-            price = plan.price
-            if not measured:
-                best = coded
-                break
-            size = len(encode(Payload(c.layout, coded.selection, coded.values)))
-            seen = 8 * size / max(plan.bits, 1.0)
-            if size <= room:
-                best = coded
-                if size >= _ENOUGH * room or plan.everything:
-                    break
-            else:
-                seen *= 1.01
-        if best is None:
-            best = _nothing(c.layout)
-        memory["efficiency"][0] = seen if rounds == 0 else self.beta * expected + (1 - self.beta) * seen
-        memory["price"][0] = price
-        _take_away(c, best)
-        return best
+        small = c.layout.size <= CONTEXT_TO
+        expected = float(memory["efficiency"][0]) or (_SMALL if small else _LARGE)
+        fitting = _fit(c, self._room(c.layout), expected, float(memory["price"][0]), measure=small or self.budget > 0)
+        memory["price"][0] = fitting.price
+        memory["efficiency"][0] = fitting.efficiency if rounds == 0 else self._smooth(expected, fitting.efficiency)
+        _take_away(c, fitting.coded)
+        return fitting.coded
+
+    def _smooth(self, average: float, value: float) -> float:
+        return self.beta * average + (1 - self.beta) * value
 
     def _room(self, layout: Layout) -> int:
         """The bytes for a message without its exact part."""
@@ -95,6 +81,40 @@ class EqualSlope:
             least = self.budget - room + _smallest(layout)
             raise OptionError(f"budget={self.budget} bytes is too small for this model; an empty message takes {least}")
         return room
+
+
+@dataclass(frozen=True)
+class Fitting:
+    """What is sent, at which price of a bit, and what the wire made of a bit of the model."""
+
+    coded: Coded
+    price: float
+    efficiency: float
+
+
+def _fit(c: Compensated, room: int, efficiency: float, price: float, measure: bool) -> Fitting:
+    """As much as there is room for: by the model, put right by what the wire makes of it, if that is measured."""
+    curves = Curves(c)
+    bits, least, most, push = _AIM * 8 * room / efficiency, 0.0, math.inf, 1.0
+    best = Fitting(_nothing(c.layout), price, efficiency)
+    for _ in range(_TRIES):
+        plan = curves.plan(bits, price)
+        coded, price = _coded(c, plan), plan.price
+        if not measure:
+            return Fitting(coded, price, efficiency)
+        size = len(encode(Payload(c.layout, coded.selection, coded.values)))
+        if size <= room:
+            least = bits
+            best = Fitting(coded, price, 8 * size / max(plan.bits, 1.0))
+            if size >= _ENOUGH * room or plan.everything:
+                break
+        else:
+            most = bits
+        bits *= (_AIM * room / size) ** push
+        push *= 1.5
+        if not least < bits < most:
+            bits = math.sqrt(least * most) if least else most / 2
+    return best
 
 
 @dataclass(frozen=True)
@@ -124,7 +144,7 @@ class Curves:
             skip = max(1, int(self._sizes[index]) // _SAMPLE)
             self._bases[index] = kernels.curve(c.layer(index), skip, *room, *self._curves[:, index])
         largest = float(kernels.largest(self._curves[0], self._bases)) or 1.0
-        self._most, self._least = 2 * np.log(largest), 2 * np.log(largest / MAX_LEVELS)
+        self._most, self._least = 2 * np.log(largest), 2 * np.log(largest * _FINEST)
 
     def plan(self, bits: float, price: float) -> Plan:
         """The plan that spends about so many bits; `price` is a first guess at its price, 0 if there is none."""
@@ -164,13 +184,15 @@ def _coded(c: Compensated, plan: Plan) -> Coded:
     return Coded(Listed(places), places, tuple(values))
 
 
-def _in_steps(c: Vector, marks: Marks, edges: Vector, step: np.float32) -> tuple[Positions, Steps]:
-    """The marked as the nearest multiples of the step."""
+def _in_steps(c: Vector, marks: Marks, edges: Vector, step: np.float32) -> tuple[Positions, Values]:
+    """The marked as the nearest multiples of the step; as float16 if the largest is too many steps away."""
     positions = np.empty(marks.count, np.uint32)
     list_marked(marks.words, 0, positions)
-    levels = np.rint(c[positions] / step).astype(np.int16)
+    levels = np.rint(c[positions].astype(np.float64) / step)
+    if np.abs(levels).max(initial=0) > MAX_LEVELS:
+        return Float16().quantize(c.copy(), 0, marks, 0)
     levels[levels == 0] = np.where(c[positions[levels == 0]] < 0, -1, 1)
-    return positions, Steps(step, levels)
+    return positions, Steps(step, levels.astype(np.int16))
 
 
 def _in_levels(c: Vector, marks: Marks, edges: Vector, step: np.float32) -> tuple[Positions, Magnitudes]:

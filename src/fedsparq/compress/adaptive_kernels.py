@@ -1,6 +1,6 @@
 """The loops of the adaptive method, compiled. docs/ADAPTIVE.md derives what they compute.
 
-A curve is what is known of a layer's magnitudes: for each bin of the float32 numbers (64 to a power of two), how many
+A curve is what is known of a layer's magnitudes: for each bin of the float32 numbers (256 to a power of two), how many
 magnitudes lie in it or above, and their sum.
 """
 
@@ -10,10 +10,10 @@ import numpy as np
 
 from fedsparq.compiled import jit, trailing_zeros
 
-ALL_BINS = 1 << 14
-BINS = 1 << 10
+ALL_BINS = 1 << 16
+BINS = 1 << 12
 """Bins that a curve keeps: the 16 powers of two below the largest magnitude. Bin 0 is never sent."""
-_BIN_SHIFT = np.uint32(17)
+_BIN_SHIFT = np.uint32(15)
 _MAGNITUDE = np.uint32(0x7FFFFFFF)
 _BLOCK = 64
 
@@ -22,7 +22,7 @@ FINE = MOST_LEVELS + 1
 """In place of a number of levels: more than a table holds."""
 _HEAD_BITS = 8.0
 _LEVEL_BITS = 16.0
-_COARSE = 4
+_COARSE = 16
 STEP = np.sqrt(6 / np.log(2))
 """Levels lie this many square roots of the price apart."""
 
@@ -152,10 +152,14 @@ def _choose(count: Any, total: Any, base: int, size: int, slope: float, bins: An
             best, best_place = worth, place
     if best_place < 0:
         return _HEAD_BITS, 0
-    for place in range(max(first, best_place - _COARSE + 1), min(last, best_place + _COARSE - 1) + 1):
-        worth, _, _ = _weigh(count, total, base, size, place, step, slope, bins)
-        if worth > best:
-            best, best_place = worth, place
+    stride = _COARSE
+    while stride > 1:
+        stride //= 4
+        middle = best_place
+        for place in range(max(first, middle - 3 * stride), min(last, middle + 3 * stride) + 1, stride):
+            worth, _, _ = _weigh(count, total, base, size, place, step, slope, bins)
+            if worth > best:
+                best, best_place = worth, place
     _, bits, levels = _weigh(count, total, base, size, best_place, step, slope, bins)
     return bits, levels
 

@@ -1,0 +1,85 @@
+"""Amounts of bytes as people write them, and budgets that hold."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import fedsparq
+from fedsparq import Exact, Layout, Payload
+from fedsparq.compress.budget import parse_bytes
+from fedsparq.errors import OptionError
+from made_updates import fill, fills, layouts
+
+LENET_LIKE = Layout.of({"conv": (16, 6, 5, 5), "conv.b": (16,), "fc": (120, 400), "fc.b": (120,), "out": (10, 120)})
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [("20 kB", 20_000), ("5MB", 5_000_000), ("1.5 MiB", 1_572_864), ("4096", 4096), ("12 b", 12), (" 2 KIB ", 2048)],
+)
+def test_amounts(text, count):
+    assert parse_bytes(text) == count
+
+
+@pytest.mark.parametrize("text", ["", "kB", "20 parsecs", "-5 kB", "0", "0.2 B", "1e3", "5 kB/run"])
+def test_what_is_no_amount(text):
+    with pytest.raises(OptionError, match="byte"):
+        parse_bytes(text)
+
+
+def trained_update(seed):
+    """Heavy-tailed, with active and quiet rows and columns, as trained layers are."""
+    rng = np.random.default_rng(seed)
+    update = np.zeros(LENET_LIKE.size, np.float32)
+    for tensor in LENET_LIKE.parameters:
+        rows = tensor.shape[0]
+        scales = np.outer(rng.lognormal(size=rows), rng.lognormal(size=tensor.size // rows)).ravel()
+        update[tensor.span] = 1e-3 * scales * rng.laplace(size=tensor.size)
+    return update
+
+
+@pytest.mark.parametrize("budget", ["300 B", "1 kB", "2400", "7 kB", "20 kB", "40 kB", "90 kB"])
+def test_never_exceeded_and_used_to_95_percent(budget):
+    method = fedsparq.method("fedsparq-adaptive", budget=budget)
+    state = method.init(LENET_LIKE)
+    for r in range(6):
+        payload, state = method.compress(trained_update(r), state, np.random.default_rng(r))
+        size = len(fedsparq.encode(payload))
+        assert 0.95 * parse_bytes(budget) <= size <= parse_bytes(budget), r
+
+
+@given(layout=layouts(), kinds=fills(), seed=st.integers(0, 2**32), budget=st.integers(200, 30_000))
+@settings(max_examples=60)
+def test_never_exceeded_whatever_the_update(layout, kinds, seed, budget):
+    method = fedsparq.method("fedsparq-adaptive", budget=str(budget))
+    state = method.init(layout)
+    for r in range(3):
+        payload, state = method.compress(fill(layout, kinds, seed + r), state, np.random.default_rng(r))
+        assert len(fedsparq.encode(payload)) <= budget
+
+
+def test_the_exact_part_counts():
+    layout = Layout.of({"w": (200, 100), "bn.running_mean": np.zeros(100, np.float32), "n": np.zeros(1, np.int64)})
+    method, rng = fedsparq.method("fedsparq-adaptive", budget="2 kB"), np.random.default_rng(0)
+    update = rng.laplace(size=layout.size).astype(np.float32)
+    payload, _ = method.compress(update, method.init(layout), rng)
+    exact = Exact(rng.normal(size=100).astype(np.float32), np.array([7]))
+    message = fedsparq.encode(Payload(layout, payload.selection, payload.values, exact))
+    assert 1900 <= len(message) <= 2000
+
+
+def test_a_small_update_is_sent_whole():
+    layout = Layout.of({"w": (50, 40)})
+    update = np.zeros(layout.size, np.float32)
+    update[[3, 77, 1500]] = [1, -2, 1]
+    method = fedsparq.method("fedsparq-adaptive", budget="5 kB")
+    payload, state = method.compress(update, method.init(layout), np.random.default_rng(0))
+    np.testing.assert_array_equal(payload.dense(), update)
+    assert not state.residual.any()
+
+
+def test_a_budget_below_an_empty_message():
+    method = fedsparq.method("fedsparq-adaptive", budget="20 B")
+    with pytest.raises(OptionError, match="too small for this model; an empty message takes 33"):
+        method.init(LENET_LIKE)
