@@ -1,11 +1,11 @@
 """Levels coded by context: back as they went, smaller where they cluster, and refused where the stream is wrong."""
 
 import numpy as np
+import plain_context
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import plain_context
 from fedsparq import Layout
 from fedsparq.errors import WireError
 from fedsparq.wire import context
