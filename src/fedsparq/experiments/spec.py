@@ -123,6 +123,10 @@ class RunSpec(_Strict):
         if self.server.min_replies > self.clients_a_round:
             needed, asked = self.server.min_replies, self.clients_a_round
             raise OptionError(f"min_replies={needed}, but {asked} clients are asked in a round: none would ever count")
+        self.client_methods(lambda client: self.rounds)
+        unknown = sorted(client for client in self.client_budgets if not 0 <= client < self.clients)
+        if unknown:
+            raise OptionError(f"client_budgets names client {unknown[0]}; there are 0 to {self.clients - 1}")
         return self
 
     @property
