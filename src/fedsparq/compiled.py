@@ -57,10 +57,10 @@ def at_least_mask(typing: Any, bits: Any, index: Any, limit: Any) -> Any:
 
 @operation
 def trailing_zeros(typing: Any, word: Any) -> Any:
-    """How many zero bits lie below the lowest one bit of a word that is not zero."""
+    """How many zero bits lie below the lowest one bit of a word; 64 if it has none."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
+        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0))
 
     return types.uint64(types.uint64), generate
 

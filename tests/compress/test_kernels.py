@@ -120,7 +120,8 @@ def take_halves(c, mask=None, base=0):
     mask = np.ones(c.size, bool) if mask is None else mask
     left = c.copy()
     places, halves = np.empty(mask.sum(), np.uint32), np.empty(mask.sum(), np.uint16)
-    kernels.take_halves(left, bitmap(mask), base, False, np.uint64(0), places, halves)
+    taken = kernels.take_halves(left, bitmap(mask), np.float32(0), base, False, np.uint64(0), places, halves)
+    assert taken == mask.sum()
     return places, halves, left
 
 
@@ -152,9 +153,25 @@ def test_taking_lists_only_what_is_marked(size):
     np.testing.assert_array_equal(halves.view(np.float16), c[mask].astype(np.float16))
     np.testing.assert_array_equal(left[~mask], c[~mask])
     values, rest = np.empty(mask.sum(), np.float32), c.copy()
-    kernels.take_floats(rest, bitmap(mask), 77, places, values)
+    kernels.take_floats(rest, bitmap(mask), np.float32(0), 77, places, values)
     np.testing.assert_array_equal(values, c[mask])
     np.testing.assert_array_equal(rest, np.where(mask, 0, c))
+
+
+@pytest.mark.parametrize("size", [*SIZES, 4095, 4096, 4097, 10_000])
+@pytest.mark.parametrize("limit", [0.0, 0.7, 2.0, np.inf])
+def test_a_limit_marks_what_its_bitmap_would(size, limit):
+    c = np.random.default_rng(size).normal(size=size).astype(np.float32)
+    mask = np.abs(c) >= np.float32(limit)
+    expected = take_halves(c, mask, base=5)
+    places, halves, left = np.empty(size, np.uint32), np.empty(size, np.uint16), c.copy()
+    none = np.empty(0, np.uint64)
+    count = kernels.take_halves(left, none, np.float32(limit), 5, False, np.uint64(0), places, halves)
+    for found, wanted in zip((places[:count], halves[:count], left), expected, strict=True):
+        np.testing.assert_array_equal(found, wanted)
+    values, left = np.empty(size, np.float32), c.copy()
+    assert kernels.take_floats(left, none, np.float32(limit), 5, places, values) == count
+    np.testing.assert_array_equal(values[:count], c[mask])
 
 
 def test_places_reach_the_end_of_32_bits():

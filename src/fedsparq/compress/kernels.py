@@ -1,8 +1,9 @@
 """The loops of compression, compiled; each runs on any CPU.
 
 A layer is a float32 slice `c` that starts at place `base` of the whole vector. A selector marks what it keeps in a
-bitmap (bit j of word w stands for coordinate 64 w + j). A quantizer walks the bitmap, lists places in the whole vector
-(uint32, rising) with their values, and takes what will be decoded away from `c`: the residual is what is left.
+bitmap (bit j of word w stands for coordinate 64 w + j), or gives a limit that the magnitudes kept must reach: then the
+bitmap is empty, and its words are made when they are needed. A quantizer walks the words, lists places in the whole
+vector (uint32, rising) with their values, and takes what will be decoded away from `c`: the residual is what is left.
 """
 
 from typing import Any
@@ -14,12 +15,18 @@ from fedsparq.compiled import at_least_mask, count_ones, jit, jit_reordering_sum
 _MAGNITUDE = np.uint32(0x7FFFFFFF)
 _SIGN = np.uint32(0x80000000)
 _HALF_SIGN = np.uint32(0x8000)
-_HALF_MAX = np.uint32(0x7BFF)
 _HALF_MAX_BITS = np.uint32(0x477FE000)  # 65504 as a float32
 _HALF_NORMAL_BITS = np.uint32(0x38800000)  # 2**-14 as a float32, the smallest normal float16
 _REBIAS = np.uint32(0x38000000)  # the exponents of float32 and float16 differ by 112
 _DROPPED = np.uint32(13)  # mantissa bits that float32 has beyond float16
 _DROPPED_MASK = np.uint32(0x1FFF)
+_HALF = np.float32(0.5)
+_HALF_BITS = np.uint32(0x3F000000)  # 0.5 as a float32: its last bit is worth 2**-24, as that of a subnormal float16
+
+_BLOCK = 4096
+"""Coordinates that are listed, rounded and written back together: few enough for a CPU's first cache."""
+_STRIDE = 8
+"""Places that are listed at a time, needed or not: a branch per place would be guessed wrong too often."""
 
 
 @jit
@@ -58,22 +65,43 @@ def copy(update: Any, c: Any) -> float:
 
 
 @jit
+def _marked(words: Any, bits: Any, limit: Any, w: int) -> Any:
+    """A word of the bitmap; if there is no bitmap, of one that marks magnitudes of at least `limit`."""
+    if words.size:
+        return words[w]
+    if 64 * w + 64 <= bits.size:
+        return at_least_mask(bits, 64 * w, limit)
+    word = np.uint64(0)
+    for i in range(64 * w, bits.size):
+        word |= np.uint64((bits[i] & _MAGNITUDE) >= limit) << np.uint64(i - 64 * w)
+    return word
+
+
+@jit
 def mark_at_least(c: Any, threshold: Any, words: Any) -> int:
     """Set the bitmap to |c| >= threshold (a float32, at least 0); returns how many are kept."""
-    bits = c.view(np.uint32)
-    limit = np.float32(threshold).view(np.uint32)
+    bits, limit = c.view(np.uint32), np.float32(threshold).view(np.uint32)
     kept = 0
-    whole = bits.size // 64
-    for w in range(whole):
-        words[w] = at_least_mask(bits, 64 * w, limit)
+    for w in range(words.size):
+        words[w] = _marked(words[:0], bits, limit, w)
         kept += int(count_ones(words[w]))
-    for w in range(whole, words.size):
-        word = np.uint64(0)
-        for i in range(64 * w, bits.size):
-            word |= np.uint64((bits[i] & _MAGNITUDE) >= limit) << np.uint64(i - 64 * w)
-        words[w] = word
-        kept += int(count_ones(word))
     return kept
+
+
+@jit
+def _list_block(words: Any, bits: Any, limit: Any, start: int, places: Any) -> int:
+    """List what is marked from `start` on within one block, relative to it; returns how many."""
+    n = 0
+    for w in range(start // 64, (min(start + _BLOCK, bits.size) + 63) // 64):
+        word = _marked(words, bits, limit, w)
+        first = np.uint64(64 * w - start)
+        count = int(count_ones(word))
+        for listed in range(0, count, _STRIDE):
+            for j in range(_STRIDE):
+                places[np.uint64(n + listed + j)] = first + trailing_zeros(word)
+                word &= word - np.uint64(1)
+        n += count
+    return n
 
 
 @jit
@@ -144,57 +172,76 @@ def half_to_float(half: Any) -> Any:
 
 
 @jit
-def _round_half(bits: Any, magnitude: Any, stochastic: bool, random: Any) -> Any:
-    """float16 bits, without sign, of a magnitude given also as float32 bits; saturating at 65504.
+def _nearest_half(bits: Any) -> Any:
+    """float16 bits of float32 bits: nearest with ties to even, saturating at 65504. Without a branch."""
+    magnitude = np.uint32(min(np.uint32(bits & _MAGNITUDE), _HALF_MAX_BITS))
+    odd = (magnitude >> _DROPPED) & np.uint32(1)
+    normal = np.uint32(magnitude - _REBIAS + np.uint32(0xFFF) + odd) >> _DROPPED
+    subnormal = np.float32(magnitude.view(np.float32) + _HALF).view(np.uint32) - _HALF_BITS
+    half = normal if magnitude >= _HALF_NORMAL_BITS else subnormal
+    return half | ((bits & _SIGN) >> np.uint32(16))
 
-    Nearest with ties to even, or up with the chance that makes the mean exact.
-    """
-    if bits >= _HALF_MAX_BITS:
-        return _HALF_MAX
-    if bits >= _HALF_NORMAL_BITS:
+
+@jit
+def _random_half(bits: Any, random: Any) -> Any:
+    """float16 bits of float32 bits: up with the chance that makes the mean exact, saturating at 65504."""
+    magnitude = np.uint32(min(np.uint32(bits & _MAGNITUDE), _HALF_MAX_BITS))
+    if magnitude >= _HALF_NORMAL_BITS:
+        carry = np.uint32(random >> np.uint64(32)) & _DROPPED_MASK if magnitude < _HALF_MAX_BITS else np.uint32(0)
+        half = np.uint32(magnitude - _REBIAS + carry) >> _DROPPED
+    else:
+        draw = np.float64(random >> np.uint64(11)) * 2.0**-53
+        half = np.uint32(np.floor(np.float64(magnitude.view(np.float32)) * 2.0**24 + draw))
+    return half | ((bits & _SIGN) >> np.uint32(16))
+
+
+@jit
+def take_halves(
+    c: Any, words: Any, limit: Any, base: Any, stochastic: bool, seed: Any, positions: Any, halves: Any
+) -> int:
+    """Round the marked of c to float16 bits, and take them away from c; returns how many."""
+    bits, limit_bits = c.view(np.uint32), np.float32(limit).view(np.uint32)
+    places = np.empty(_BLOCK + _STRIDE, np.uint32)
+    left = np.empty(_BLOCK, np.float32)
+    left_bits = left.view(np.uint32)
+    done = 0
+    for start in range(0, c.size, _BLOCK):
+        count = _list_block(words, bits, limit_bits, start, places)
+        block, first = c[start : start + _BLOCK], np.uint32(np.uint64(base) + np.uint64(start))
+        sent, rounded = positions[done : done + count], halves[done : done + count]
+        for n in range(count):
+            sent[n] = first + places[n]
+            left[n] = block[places[n]]
         if stochastic:
-            carry = np.uint32(random >> np.uint64(32)) & _DROPPED_MASK
+            for n in range(count):
+                rounded[n] = _random_half(left_bits[n], random_bits(seed, np.uint64(sent[n])))
         else:
-            carry = np.uint32(0xFFF) + ((bits >> _DROPPED) & np.uint32(1))
-        return (bits - _REBIAS + carry) >> _DROPPED
-    if stochastic:
-        return np.uint32(np.floor(np.float64(magnitude) * 2.0**24 + np.float64(random >> np.uint64(11)) * 2.0**-53))
-    return np.uint32(np.rint(magnitude * np.float32(2.0**24)))
+            for n in range(count):
+                rounded[n] = _nearest_half(left_bits[n])
+        for n in range(count):
+            left[n] -= half_to_float(rounded[n])
+        for n in range(count):
+            block[places[n]] = left[n]
+        done += count
+    return done
 
 
 @jit
-def take_halves(c: Any, words: Any, base: Any, stochastic: bool, seed: Any, positions: Any, halves: Any) -> None:
-    """Round the marked of c to float16 bits, and take them away from c."""
-    bits = c.view(np.uint32)
-    n = 0
-    for w in range(words.size):
-        word = words[w]
-        while word != 0:
-            i = np.uint64(64 * w) + trailing_zeros(word)
-            word &= word - np.uint64(1)
-            value = c[i]
-            random = random_bits(seed, np.uint64(base) + i) if stochastic else np.uint64(0)
-            half = _round_half(bits[i] & _MAGNITUDE, abs(value), stochastic, random)
-            half |= (bits[i] & _SIGN) >> np.uint32(16)
-            positions[n] = np.uint64(base) + i
-            halves[n] = half
-            c[i] = value - half_to_float(half)
-            n += 1
-
-
-@jit
-def take_floats(c: Any, words: Any, base: Any, positions: Any, values: Any) -> None:
-    """Copy the marked of c as they are, and take them away from c."""
-    n = 0
-    for w in range(words.size):
-        word = words[w]
-        while word != 0:
-            i = np.uint64(64 * w) + trailing_zeros(word)
-            word &= word - np.uint64(1)
-            positions[n] = np.uint64(base) + i
-            values[n] = c[i]
-            c[i] = np.float32(0)
-            n += 1
+def take_floats(c: Any, words: Any, limit: Any, base: Any, positions: Any, values: Any) -> int:
+    """Copy the marked of c as they are, and take them away from c; returns how many."""
+    bits, limit_bits = c.view(np.uint32), np.float32(limit).view(np.uint32)
+    places = np.empty(_BLOCK + _STRIDE, np.uint32)
+    done = 0
+    for start in range(0, c.size, _BLOCK):
+        count = _list_block(words, bits, limit_bits, start, places)
+        block, first = c[start : start + _BLOCK], np.uint32(np.uint64(base) + np.uint64(start))
+        for n in range(count):
+            positions[done + n] = first + places[n]
+            values[done + n] = block[places[n]]
+        for n in range(count):
+            block[places[n]] = np.float32(0)
+        done += count
+    return done
 
 
 @jit

@@ -83,6 +83,10 @@ class Everything:
 
     size: int
 
+    @property
+    def count(self) -> int:
+        return self.size
+
     def positions(self) -> Positions:
         return np.arange(self.size, dtype=np.uint32)
 

@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from fedsparq.compress.payload import Listed, Payload, Positions, Selection, Values
-from fedsparq.compress.quantize import Quantizer
+from fedsparq.compress.quantize import Quantizer, Room
 from fedsparq.compress.select import Memory, Selector
 from fedsparq.compress.state import Compensated, State, Vector, check_update
 from fedsparq.errors import OptionError
@@ -64,14 +64,13 @@ class SelectAndQuantize:
     def code(self, c: Compensated, rounds: int, memory: Memory, rng: np.random.Generator) -> Coded:
         choice = self.select.select(c, rounds, memory, rng)
         seed = int(rng.integers(2**63))
-        marked, kept, values = 0, [np.empty(0, np.uint32)], []
-        for index, (tensor, marks) in enumerate(zip(c.layout.parameters, choice.layers, strict=True)):
-            sent, layer_values = self.quantize.quantize(c.layer(index), tensor.offset, marks, seed)
-            marked += marks.count
-            kept.append(sent)
-            values.append(layer_values)
-        places = np.concatenate(kept)
-        shortcut = choice.shortcut if places.size == marked else None
+        room = Room(c.layout.size, self.quantize.dtype)
+        values = [
+            self.quantize.quantize(c.layer(index), tensor.offset, marks, seed, room)[1]
+            for index, (tensor, marks) in enumerate(zip(c.layout.parameters, choice.layers, strict=True))
+        ]
+        places = room.used
+        shortcut = choice.shortcut if choice.shortcut and choice.shortcut.count == places.size else None
         return Coded(shortcut or Listed(places), places, tuple(values))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import Literal, Protocol
 
@@ -12,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsparq.compress import kernels
-from fedsparq.compress.payload import Everything, Positions, Seeded, Selection
+from fedsparq.compress.payload import Everything, Positions, Seeded
 from fedsparq.compress.state import Compensated, Vector
 from fedsparq.errors import OptionError
 from fedsparq.layout import Layout
@@ -32,11 +33,24 @@ class Marks:
 
 
 @dataclass(frozen=True)
+class Reaching:
+    """The coordinates of a layer whose magnitudes reach a limit. A loop that asks each coordinate needs no bitmap."""
+
+    c: Vector
+    limit: np.float32
+
+    @cached_property
+    def marks(self) -> Marks:
+        """The same as a bitmap; ask before anything is taken away from the layer."""
+        return at_least(self.c, self.limit)
+
+
+@dataclass(frozen=True)
 class Choice:
     """What is kept, layer by layer in order, and a shorter way to say it than to list the places, if there is one."""
 
-    layers: Iterator[Marks]
-    shortcut: Selection | None = None
+    layers: Iterator[Marks | Reaching]
+    shortcut: Everything | Seeded | None = None
 
 
 class Selector(Protocol):
@@ -61,10 +75,10 @@ class All(Forgetful):
     def select(self, c: Compensated, rounds: int, memory: Memory, rng: np.random.Generator) -> Choice:
         return Choice(self._layers(c), Everything(c.layout.size))
 
-    def _layers(self, c: Compensated) -> Iterator[Marks]:
+    def _layers(self, c: Compensated) -> Iterator[Reaching]:
         for index, _ in enumerate(c.layout.parameters):
             c.load(index)
-            yield at_least(c.layer(index), np.float32(0))
+            yield Reaching(c.layer(index), np.float32(0))
 
 
 @dataclass(frozen=True)
@@ -128,7 +142,7 @@ class SmoothedMean:
     def select(self, c: Compensated, rounds: int, memory: Memory, rng: np.random.Generator) -> Choice:
         return Choice(self._layers(c, rounds, memory["threshold"]))
 
-    def _layers(self, c: Compensated, rounds: int, average: NDArray[np.float64]) -> Iterator[Marks]:
+    def _layers(self, c: Compensated, rounds: int, average: NDArray[np.float64]) -> Iterator[Reaching]:
         if self.scope == "global":
             average[0] = self._smooth(average[0], c.load_all(), c.layout.size)
         for index, tensor in enumerate(c.layout.parameters):
@@ -136,7 +150,7 @@ class SmoothedMean:
             if self.scope == "layer":
                 average[index] = self._smooth(average[index], total, tensor.size)
             threshold = self._threshold(average[0 if self.scope == "global" else index], rounds + 1)
-            yield at_least(c.layer(index), threshold)
+            yield Reaching(c.layer(index), threshold)
 
     def _smooth(self, average: float, total: float, size: int) -> float:
         return self.beta * average + (1 - self.beta) * (total / size if size else 0.0)
