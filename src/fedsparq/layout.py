@@ -36,11 +36,11 @@ class Tensor:
     role: Role
     offset: int
 
-    @property
+    @cached_property
     def size(self) -> int:
         return math.prod(self.shape)
 
-    @property
+    @cached_property
     def span(self) -> slice:
         return slice(self.offset, self.offset + self.size)
 

@@ -64,12 +64,13 @@ class SelectAndQuantize:
     def code(self, c: Compensated, rounds: int, memory: Memory, rng: np.random.Generator) -> Coded:
         choice = self.select.select(c, rounds, memory, rng)
         seed = int(rng.integers(2**63))
-        room = Room(c.layout.size, self.quantize.dtype)
-        values = [
-            self.quantize.quantize(c.layer(index), tensor.offset, marks, seed, room)[1]
-            for index, (tensor, marks) in enumerate(zip(c.layout.parameters, choice.layers, strict=True))
-        ]
-        places = room.used
+        room = Room(max((t.size for t in c.layout.parameters), default=0), self.quantize.dtype)
+        kept, values = [np.empty(0, np.uint32)], []
+        for index, (tensor, marks) in enumerate(zip(c.layout.parameters, choice.layers, strict=True)):
+            sent, layer_values = self.quantize.quantize(c.layer(index), tensor.offset, marks, seed, room)
+            kept.append(sent)
+            values.append(layer_values)
+        places = np.concatenate(kept)
         shortcut = choice.shortcut if choice.shortcut and choice.shortcut.count == places.size else None
         return Coded(shortcut or Listed(places), places, tuple(values))
 

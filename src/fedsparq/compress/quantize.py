@@ -20,27 +20,15 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 
 class Room:
-    """Memory for the places and numbers of all layers, used from the front: what is never written costs nothing."""
+    """Memory that the loops write to, layer after layer: new memory is slow, and their need shows only afterwards."""
 
     def __init__(self, size: int, dtype: type[np.generic]) -> None:
-        self._places = np.empty(size, np.uint32)
-        self._numbers: NDArray[Any] = np.empty(size, dtype)
-        self._used = 0
+        self.places = np.empty(size, np.uint32)
+        self.numbers: NDArray[Any] = np.empty(size, dtype)
 
-    @property
-    def used(self) -> Positions:
-        """All places so far."""
-        return self._places[: self._used]
-
-    @property
-    def left(self) -> tuple[Positions, NDArray[Any]]:
-        return self._places[self._used :], self._numbers[self._used :]
-
-    def take(self, count: int) -> tuple[Positions, NDArray[Any]]:
-        """The first `count` of what was left are in use now."""
-        part = slice(self._used, self._used + count)
-        self._used += count
-        return self._places[part], self._numbers[part]
+    def kept(self, count: int) -> tuple[Positions, NDArray[Any]]:
+        """Copies of the first `count` places and numbers, just as large as they need to be."""
+        return self.places[:count].copy(), self.numbers[:count].copy()
 
 
 class Quantizer(Protocol):
@@ -51,7 +39,10 @@ class Quantizer(Protocol):
     def quantize(
         self, c: Vector, base: int, marks: Marks | Reaching, seed: int, room: Room | None = None
     ) -> tuple[Positions, Values]:
-        """The values of one layer, and their places in the whole vector: fewer than marked where some became zero."""
+        """The values of one layer, and their places in the whole vector: fewer than marked where some became zero.
+
+        `room` has place for the layer, and may be used for others afterwards.
+        """
 
 
 @dataclass(frozen=True)
@@ -64,7 +55,8 @@ class Float32:
         self, c: Vector, base: int, marks: Marks | Reaching, seed: int, room: Room | None = None
     ) -> tuple[Positions, Values]:
         room = room or Room(c.size, self.dtype)
-        positions, values = room.take(kernels.take_floats(c, *_words_or_limit(marks), base, *room.left))
+        count = kernels.take_floats(c, *_words_or_limit(marks), base, room.places, room.numbers)
+        positions, values = room.kept(count)
         return positions, Floats(values)
 
 
@@ -80,7 +72,8 @@ class Float16:
     ) -> tuple[Positions, Values]:
         room = room or Room(c.size, self.dtype)
         drawn = (self.rounding == "stochastic", np.uint64(seed))
-        positions, halves = room.take(kernels.take_halves(c, *_words_or_limit(marks), base, *drawn, *room.left))
+        count = kernels.take_halves(c, *_words_or_limit(marks), base, *drawn, room.places, room.numbers)
+        positions, halves = room.kept(count)
         return positions, Halves(halves)
 
 
@@ -98,7 +91,6 @@ class QSGD:
     def quantize(
         self, c: Vector, base: int, marks: Marks | Reaching, seed: int, room: Room | None = None
     ) -> tuple[Positions, Values]:
-        room = room or Room(c.size, self.dtype)
         marks = marks.marks if isinstance(marks, Reaching) else marks
         places = np.empty(marks.count, np.uint32)
         kernels.list_marked(marks.words, 0, places)
@@ -109,13 +101,9 @@ class QSGD:
             most = min(self.levels, int(_LARGEST // float(step)))
             kernels.stochastic_levels(chosen, np.float64(step), most, base, np.uint64(seed), signed)
         nonzero = np.flatnonzero(signed)
-        positions, levels = room.take(nonzero.size)
-        np.take(signed, nonzero, out=levels)
-        np.take(places, nonzero, out=positions)
-        values = Steps(step, levels)
-        c[positions] -= values.decoded()
-        positions += np.uint32(base)
-        return positions, values
+        places, values = places[nonzero], Steps(step, signed[nonzero])
+        c[places] -= values.decoded()
+        return places + np.uint32(base), values
 
 
 def _words_or_limit(marks: Marks | Reaching) -> tuple[NDArray[np.uint64], np.float32]:

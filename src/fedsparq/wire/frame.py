@@ -132,8 +132,7 @@ def _checked(message: memoryview, layout: Layout) -> memoryview:
 
 
 def _read_seed(reader: Reader, layout: Layout) -> Seeded:
-    seed = int.from_bytes(reader.raw(8), "little")
-    count = int.from_bytes(reader.raw(4), "little")
+    seed, count = reader.number(8), reader.number(4)
     if count > layout.size:
         raise WireError(f"{count:,} seeded coordinates do not fit a model of {layout.size:,}")
     return Seeded(layout.size, count, seed)

@@ -50,20 +50,18 @@ def write_index(writer: Writer, places: Places, start: int, size: int) -> None:
     writer.raw(body)
 
 
-def read_index(reader: Reader, start: int, size: int, room: Places) -> tuple[Index, int]:
-    """How the places of a piece are said, and how many there are; listed ones are written to the front of `room`."""
+def read_index(reader: Reader, start: int, size: int) -> tuple[Index, Places]:
+    """How the places of a piece are said, and those that are listed: none where all or seeded ones are meant."""
     code = reader.byte()
     if code not in Index._value2member_map_:
         raise WireError(f"index coding {code} is not one of FSQ1's; the message is damaged or of a later version")
     kind = Index(code)
-    if kind in (Index.EMPTY, Index.SEEDED):
-        return kind, 0
-    if kind is Index.ALL:
-        return kind, size
+    if kind in (Index.EMPTY, Index.ALL, Index.SEEDED):
+        return kind, np.empty(0, np.uint32)
     count = reader.varint(size - 1)
     if count == 0:
         raise WireError("a piece lists no positions; it should say that it is empty")
-    places = room[:count]
+    places = np.empty(count, np.uint32)
     match kind:
         case Index.BITMAP:
             data, _ = reader.stream((size + 7) // 8, (size + 7) // 8)
@@ -80,7 +78,7 @@ def read_index(reader: Reader, start: int, size: int, room: Places) -> tuple[Ind
             reader.raw(max(sound, 0))
     if sound < 0:
         raise WireError(f"the positions of a piece are not {count:,} rising places below {size:,}")
-    return kind, count
+    return kind, places
 
 
 Option = tuple[Index, bytes, "bytes | Bytes"]
@@ -110,8 +108,8 @@ def _gaps(writer: Writer, places: Places, start: int) -> Option:
 def _rice(places: Places, start: int, size: int) -> Option:
     mean_gap = max((size - places.size) / (places.size + 1), 1e-9)
     guess = max(0, round(math.log2(mean_gap * math.log(2) + 1e-9)))
-    candidates = range(max(0, guess - 1), min(_MAX_RICE, guess + 1) + 1)
-    bits, k = min((int(kernels.rice_bits(places, start, k)), k) for k in candidates)
+    k = int(kernels.rice_parameter(places, start, max(0, guess - 1), min(_MAX_RICE, guess + 1)))
+    bits = int(kernels.rice_bits(places, start, k))
     out = np.empty((bits + 7) // 8, np.uint8)
     kernels.rice_encode(places, start, k, out)
     return Index.RICE, k.to_bytes(1), out

@@ -68,6 +68,16 @@ def rice_bits(places: Any, start: int, k: int) -> int:
 
 
 @jit
+def rice_parameter(places: Any, start: int, low: int, high: int) -> int:
+    """The k from `low` to `high` that takes the fewest bits."""
+    best = low
+    for k in range(low + 1, high + 1):
+        if rice_bits(places, start, k) < rice_bits(places, start, best):
+            best = k
+    return best
+
+
+@jit
 def rice_encode(places: Any, start: int, k: int, out: Any) -> None:
     """Each gap as gap >> k in unary (ones, then a zero) and its k low bits, from the lowest bit of each byte up."""
     out[:] = 0

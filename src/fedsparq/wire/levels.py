@@ -55,7 +55,7 @@ def read_levels(reader: Reader, layout: Layout, short: bool) -> Body:
         parts.append(Part(tensor.name, value_bytes=reader.at - at))
     sending = [(tensor, head.top) for tensor, head in zip(layout.parameters, heads, strict=True) if head.top]
     at = reader.at
-    data = np.frombuffer(reader.raw(reader.varint(reader.left)), np.uint8)
+    data = reader.take(reader.varint(reader.left))
     parts.append(Part("", coding="context", value_bytes=reader.at - at))
     found = dict(zip((tensor.name for tensor, _ in sending), context.unpack(data, sending), strict=True))
     places, values = [np.empty(0, np.uint32)], list[Values]()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,8 +19,7 @@ PIECE = 1 << 20
 """A layer is cut into pieces of at most this many coordinates."""
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(NamedTuple):
     """What a run of bytes was for: the head of a layer, one of its pieces, or all layers at once."""
 
     layer: str
@@ -57,45 +57,35 @@ def write_layers(writer: Writer, payload: Payload) -> None:
 
 
 def read_layers(reader: Reader, layout: Layout, seeded: Seeded | None) -> Body:
-    room = np.empty(0 if seeded else layout.size, np.uint32)  # memory that is never written costs nothing
-    places = seeded.positions() if seeded else room
+    drawn = seeded.positions() if seeded else None
+    places: list[Positions | range] = []
     values: list[Values] = []
     parts: list[Part] = []
-    unlisted: list[tuple[int, int, int]] = []
     sent = 0
     for tensor in layout.parameters:
-        at, first = reader.at, sent
+        at, first, before = reader.at, len(places), sent
         head = read_head(reader, tensor)
         parts.append(Part(tensor.name, value_bytes=reader.at - at))
         pieces = []
         for start, size in _pieces(tensor):
             at = reader.at
-            kind, count = read_index(reader, start, size, room[sent : sent + size])
-            if (kind is Index.SEEDED) != (seeded is not None):
+            kind, here = read_index(reader, start, size)
+            if (kind is Index.SEEDED) != (drawn is not None):
                 raise WireError(f"layer {tensor.name!r}: seeded and listed positions are mixed in one message")
             if head.kind is Kind.ROTATED and kind is not Index.ALL:
                 raise WireError(f"layer {tensor.name!r} was rotated, but not all of it is sent")
-            if kind is Index.SEEDED:
-                count = int(np.searchsorted(places[sent:], np.uint32(start + size)))
-            if kind is Index.ALL:
-                unlisted.append((sent, start, size))
-            index_end = reader.at
+            if drawn is not None:
+                here = drawn[sent : sent + int(np.searchsorted(drawn[sent:], np.uint32(start + size)))]
+            places.append(range(start, start + size) if kind is Index.ALL else here)
+            count, index_end = len(places[-1]), reader.at
             if count:
                 pieces.append(read_values(reader, head, count, tensor.name))
             parts.append(Part(tensor.name, count, kind.name.lower(), index_end - at, reader.at - index_end))
             sent += count
-        if head.kind is Kind.BUCKETS:
-            _list(unlisted, places)
-        values.append(join(head, pieces, sent - first, places[first:sent], tensor.offset))
-    selection: Selection
-    if seeded or sent == layout.size:
-        selection = seeded or Everything(layout.size)
-    else:
-        _list(unlisted, room)
-        del places
-        room.resize(sent, refcheck=False)
-        selection = Listed(room)
-    return Body(selection, tuple(values), tuple(parts))
+        own = _listed(places[first:]) if head.kind is Kind.BUCKETS else np.empty(0, np.uint32)
+        values.append(join(head, pieces, sent - before, own, tensor.offset))
+    listed = Listed(_listed(places)) if not seeded and sent < layout.size else None
+    return Body(seeded or listed or Everything(layout.size), tuple(values), tuple(parts))
 
 
 def _pieces(tensor: Tensor) -> Iterator[tuple[int, int]]:
@@ -105,8 +95,7 @@ def _pieces(tensor: Tensor) -> Iterator[tuple[int, int]]:
         yield start, min(PIECE, end - start)
 
 
-def _list(unlisted: list[tuple[int, int, int]], places: Positions) -> None:
-    """Write down the places of pieces that are sent as a whole: only needed where others are not."""
-    while unlisted:
-        at, start, size = unlisted.pop()
-        places[at : at + size] = np.arange(start, start + size, dtype=np.uint32)
+def _listed(places: list[Positions | range]) -> Positions:
+    """The places of pieces one by one, also of those that are sent as a whole."""
+    arrays = (np.arange(p.start, p.stop, dtype=np.uint32) if isinstance(p, range) else p for p in places)
+    return np.concatenate([np.empty(0, np.uint32), *arrays])

@@ -18,7 +18,7 @@ else:
 
 Bytes = NDArray[np.uint8]
 
-_TINY = 24
+TINY = 24
 """Below this many bytes a zstd frame cannot win: it has 9 of its own."""
 
 _COMPRESSION: dict[int, int] = {
@@ -35,25 +35,22 @@ _DECOMPRESSION: dict[int, int] = {zstd.DecompressionParameter.window_log_max: 22
 
 
 class Writer:
-    """Collects the parts of a message. Arrays are not copied: they must stay as they are until it is sealed."""
-
     def __init__(self) -> None:
-        self._parts: list[bytes | NDArray[Any]] = []
+        self._out = bytearray()
         self._zstd = zstd.ZstdCompressor(options=_COMPRESSION)
 
     def raw(self, data: bytes | NDArray[Any]) -> None:
-        if len(data):
-            self._parts.append(data)
+        self._out += data if isinstance(data, bytes) else data.data
 
     def byte(self, value: int) -> None:
-        self._parts.append(value.to_bytes(1))
+        self._out.append(value)
 
     def varint(self, value: int) -> None:
-        self._parts.append(varint(value))
+        self._out += varint(value)
 
     def squeeze(self, data: Bytes) -> bytes | None:
         """The zstd frame of these bytes if it is smaller than they are."""
-        if data.size < _TINY:
+        if data.size < TINY:
             return None
         frame = self._zstd.compress(data.data, self._zstd.FLUSH_FRAME)
         return frame if len(frame) < data.size else None
@@ -70,44 +67,54 @@ class Writer:
         self.raw(frame or raw)
 
     def sealed(self) -> bytes:
-        """All parts, and the checksum behind them."""
-        checksum = xxhash.xxh3_64()
-        for part in self._parts:
-            checksum.update(_buffer(part))
-        self.raw(checksum.intdigest().to_bytes(8, "little"))
+        """All that was written, and its checksum."""
+        self._out += xxhash.xxh3_64_intdigest(self._out).to_bytes(8, "little")
         return self.bytes()
 
     def bytes(self) -> bytes:
-        return b"".join(_buffer(part) for part in self._parts)
+        return bytes(self._out)
 
 
 class Reader:
     """Reads a message that may be hostile: no length is believed before it is checked against what must be there."""
 
     def __init__(self, data: memoryview) -> None:
-        self._data = data
+        self._data = np.frombuffer(data, np.uint8)
+        self._end = len(data)
         self._at = 0
 
     @property
     def left(self) -> int:
-        return len(self._data) - self._at
+        return self._end - self._at
 
     @property
     def at(self) -> int:
         return self._at
 
     def raw(self, count: int) -> memoryview:
-        if count > self.left:
-            raise WireError(f"the message ends after {len(self._data)} bytes; {count - self.left} more were expected")
-        self._at += count
-        return self._data[self._at - count : self._at]
+        return self.take(count).data
+
+    def take(self, count: int) -> Bytes:
+        """The next bytes as an array, not copied."""
+        start, end = self._at, self._at + count
+        if end > self._end:
+            raise WireError(f"the message ends after {self._end} bytes; {end - self._end} more were expected")
+        self._at = end
+        return self._data[start:end]
 
     def rest(self) -> Bytes:
         """All that is left, without moving on."""
-        return np.frombuffer(self._data[self._at :], np.uint8)
+        return self._data[self._at :]
 
     def byte(self) -> int:
-        return self.raw(1)[0]
+        if self._at == self._end:
+            raise WireError(f"the message ends after {self._end} bytes; one more was expected")
+        self._at += 1
+        return int(self._data[self._at - 1])
+
+    def number(self, size: int) -> int:
+        """A whole number of so many bytes."""
+        return int.from_bytes(self.raw(size), "little")
 
     def array(self, dtype: str, count: int) -> NDArray[Any]:
         """A copy of `count` little-endian numbers."""
@@ -135,7 +142,7 @@ class Reader:
         """Undo `Writer.stream`: `raw_size` bytes as they are and True, or `size` bytes out of zstd and False."""
         length = self.varint(max(raw_size - 1, 0))
         if length == 0:
-            return np.frombuffer(self.raw(raw_size), np.uint8), True
+            return self.take(raw_size), True
         frame = self.raw(length)
         try:
             unpacker = zstd.ZstdDecompressor(options=_DECOMPRESSION)
@@ -157,7 +164,3 @@ def varint(value: int) -> bytes:
         value >>= 7
     out.append(value)
     return bytes(out)
-
-
-def _buffer(part: bytes | NDArray[Any]) -> bytes | memoryview:
-    return part if isinstance(part, bytes) else part.data

@@ -14,7 +14,7 @@ from fedsparq.compress.payload import Floats, Halves, Magnitudes, Steps, Values
 from fedsparq.errors import WireError
 from fedsparq.layout import MAX_SIZE, Tensor
 from fedsparq.wire import kernels
-from fedsparq.wire.streams import Bytes, Reader, Writer
+from fedsparq.wire.streams import TINY, Bytes, Reader, Writer
 
 MAX_LEVEL = 32767
 MAX_TABLE = 63
@@ -96,7 +96,7 @@ def read_head(reader: Reader, tensor: Tensor, short: bool = False) -> LayerHead:
             steps = _read_scale(reader, -(-tensor.size // bucket), max(top, 1), name, short)
             return LayerHead(Kind.BUCKETS, top, steps, bucket)
         case Kind.ROTATED:
-            seed = int.from_bytes(reader.raw(8), "little")
+            seed = reader.number(8)
             scales = _read_scale(reader, len(rotation_chunks(tensor.size)), ROTATED_TOGETHER, name, short)
             return LayerHead(Kind.ROTATED, 0, scales, seed=seed)
     raise WireError(f"layer {name!r}: value coding {code} is not one of FSQ1's")
@@ -144,7 +144,7 @@ def read_values(reader: Reader, head: LayerHead, count: int, name: str) -> NDArr
                 raise WireError(f"layer {name!r}: a value is infinite or not a number")
             return halves
         case Kind.ROTATED:
-            return np.frombuffer(reader.raw(rotated_bytes(count)), np.uint8)
+            return reader.take(rotated_bytes(count))
         case _:
             return _read_levels(reader, head.top, count, name)
 
@@ -205,7 +205,7 @@ def _read_levels(reader: Reader, top: int, count: int, name: str) -> NDArray[np.
     if count and not top:
         raise WireError(f"layer {name!r} sends values but has no level for them")
     signs = np.empty(count, np.uint8)
-    sound = kernels.unpack(np.frombuffer(reader.raw((count + 7) // 8), np.uint8), 1, signs)
+    sound = kernels.unpack(reader.take((count + 7) // 8), 1, signs)
     above = np.zeros(count, np.uint16)
     for shift, width in _planes(top):
         data, raw = reader.stream((count * width + 7) // 8, count)
@@ -228,4 +228,4 @@ def _planes(top: int) -> list[tuple[int, int]]:
 def _repeats(data: Bytes) -> bool:
     """Whether some byte is so common in a sample that zstd is worth trying."""
     sample = data[:_SAMPLE]
-    return sample.size > 0 and int(np.bincount(sample).max()) * 20 > sample.size
+    return sample.size >= TINY and int(np.bincount(sample).max()) * 20 > sample.size
