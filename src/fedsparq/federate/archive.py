@@ -15,7 +15,8 @@ from safetensors.numpy import load, save
 from fedsparq.errors import FedSparQError
 
 Arrays = Mapping[str, NDArray[np.generic]]
-_ABOUT, _CHECKSUM = "fedsparq", "checksum"
+_KEY = "fedsparq"
+"""The one entry of the file's metadata: safetensors writes several in any order."""
 
 
 class ArchiveError(FedSparQError):
@@ -25,14 +26,15 @@ class ArchiveError(FedSparQError):
 def pack(about: Mapping[str, Any], arrays: Arrays) -> bytes:
     """The bytes of a file. safetensors itself has no checksum: ours covers the facts and every array."""
     text = json.dumps(about)
-    return save(dict(arrays), {_ABOUT: text, _CHECKSUM: _checksum(text, arrays)})
+    return save(dict(arrays), {_KEY: json.dumps([text, _checksum(text, arrays)])})
 
 
 def unpack(data: bytes) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     """What `pack` was given, or ArchiveError."""
     try:
-        metadata = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]
-        text, expected, arrays = metadata[_ABOUT], metadata[_CHECKSUM], load(data)
+        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+        text, expected = json.loads(header["__metadata__"][_KEY])
+        arrays = load(data)
         about: dict[str, Any] = json.loads(text)
     except (SafetensorError, ValueError, KeyError, TypeError, OverflowError) as error:
         raise ArchiveError(f"it is not a file of FedSparQ's: {error}") from None
