@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import subprocess
 import sys
@@ -76,18 +75,19 @@ def _refuses_strangers(federation: Federation) -> None:
     common = ["flower-supernode", "--superlink", f"127.0.0.1:{federation.port}", "--max-retries", "1"]
     common += ["--host", "127.0.0.1", "--port", str(free_port())]
     unknown = [*common, "--root-certificates", str(folder / "ca.crt")]
+    with_key = "--auth-supernode-private-key"
     attempts = {
-        "unknown key": [*unknown, "--auth-supernode-private-key", str(folder / "stranger.key")],
-        "no key": unknown,
-        "no authority": [*common, "--auth-supernode-private-key", str(folder / "node-0.key")],
-        "no TLS": [*common, "--insecure"],
+        "unknown key": ([*unknown, with_key, str(folder / "stranger.key")], "Failed to activate SuperNode"),
+        "no key": (unknown, "All SuperNodes must be registered"),
+        "no authority": ([*common, with_key, str(folder / "node-0.key")], "CERTIFICATE_VERIFY_FAILED"),
+        "no TLS": ([*common, "--insecure"], "Server disconnected"),
     }
-    for name, command in attempts.items():
+    for name, (command, reason) in attempts.items():
         process = federation.start(name, *command)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            assert process.wait(timeout=60) != 0, federation.log(name)
+        assert process.wait(timeout=120) != 0, name
+        assert reason in federation.log(name), federation.log(name)
         assert "SuperNode ID" not in federation.log(name), name
-        federation.kill(name) if process.poll() is None else federation.processes.pop(name)
+        federation.kill(name)
     nodes = federation.flwr("supernode", "list", "federation")["nodes"]
     assert {node["status"] for node in nodes} == {"registered"}
 
