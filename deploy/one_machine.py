@@ -96,6 +96,10 @@ class Federation:
         found: dict[str, Any] = self.flwr("ls", "federation", "--run-id", run)["runs"][0]
         return found
 
+    def run_log(self, run: str) -> str:
+        """What the run's ServerApp has said."""
+        return self._call("flwr", "log", run, "federation", "--show", FLWR_HOME=self._home)
+
     def finish(self, run: str, seconds: float) -> dict[str, Any]:
         """Wait for a run; returns its status with the traffic that the SuperLink counted."""
         wait(f"run {run}", lambda: self.status(run)["status"].startswith("finished"), seconds, pause=3)
@@ -151,7 +155,7 @@ def main() -> None:
         run = federation.run(options.app, options.run_config)
         print(f"run {run} on {options.nodes} SuperNodes; keys, logs and states in {folder}")
         status = federation.finish(run, 24 * 3600)
-        print(federation.log("superlink"))
+        print(federation.run_log(run))
         traffic = status["network-traffic"]
         print(f"Flower counted {traffic['inbound-bytes']:,} bytes up and {traffic['outbound-bytes']:,} down")
 

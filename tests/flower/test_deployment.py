@@ -37,7 +37,6 @@ def federation(tmp_path: Path) -> Iterator[Federation]:
 @pytest.mark.timeout(1500)
 def test_a_federation_survives_the_death_of_a_node_and_loses_nothing(federation: Federation) -> None:
     folder = federation.folder
-    _refuses_strangers(federation)
     for number in range(3):
         federation.node(number)
     config = f'folder="{folder}" rounds=5'
@@ -66,8 +65,9 @@ def test_a_federation_survives_the_death_of_a_node_and_loses_nothing(federation:
     _traffic_agrees(report, status["network-traffic"])
 
 
-def _refuses_strangers(federation: Federation) -> None:
-    """A key that was not registered, and a node that does not know the certificate authority."""
+@pytest.mark.slow
+def test_strangers_are_refused(federation: Federation) -> None:
+    """A key that was not registered, and a node that does not know the certificate authority, among others."""
     folder = federation.folder
     subprocess.run(
         ["ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", "", "-f", folder / "stranger.key"], check=True
