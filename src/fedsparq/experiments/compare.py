@@ -27,13 +27,16 @@ def compare(specs: Sequence[RunSpec], out: Path, console: Console, workers: int 
     return summaries
 
 
+_CAPTION = "sent: bytes per client over the run; kept: share of the coordinates that were sent"
+
+
 def print_tables(folders: Sequence[Path], console: Console) -> None:
     """Accuracy and bytes of each method, means over seeds, one table for each data set and partition."""
     accuracy, loss, sent, kept = Writer(2, " %"), Writer(3), ByteWriter(), Writer(1, " %", 100)
     for bench in benches(load_runs(folders).runs):
-        table = Table(title=bench.setting.subtitle, title_justify="left")
-        table.add_column("method", overflow="fold", min_width=18)
-        for heading in ("accuracy", "loss", "sent per client", "of FedAvg", "coordinates sent"):
+        table = Table(title=bench.setting.subtitle, title_justify="left", caption=_CAPTION, caption_justify="left")
+        table.add_column("method", overflow="fold")
+        for heading in ("accuracy", "loss", "sent", "of FedAvg", "kept"):
             table.add_column(heading, justify="right")
         whole = bench.arm("fedavg")
         for arm in bench.all_arms:
