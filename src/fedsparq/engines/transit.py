@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fedsparq.federate.archive import pack, unpack
+from fedsparq.errors import RunError
+from fedsparq.federate.archive import ArchiveError, pack, unpack
 from fedsparq.federate.store import write_safely
 
 
@@ -30,7 +31,11 @@ class Transit:
         """As it was after a round; before the first one, nothing is on its way."""
         if number == 0:
             return cls()
-        about, arrays = unpack(_file(folder, number).read_bytes())
+        path = _file(folder, number)
+        try:
+            about, arrays = unpack(path.read_bytes())
+        except (OSError, ArchiveError) as error:
+            raise RunError(f"{path} cannot be read ({error}); remove the run's folder to start anew") from error
         late = [(client, arrays[f"late.{index}"].tobytes()) for index, client in enumerate(about["late"])]
         return cls(late, {client: arrays[f"last.{client}"].tobytes() for client in about["last"]})
 

@@ -1,0 +1,170 @@
+"""Measures what docs/NOTHING_IS_LOST.md shows: the spec `dropout` once more, with books kept of every update.
+
+    python scripts/mass_lost.py [--seeds 0 1 2] [--out docs/figures]
+
+Each run is the one that `fedsparq compare dropout` makes, in this process. For every client it adds up all updates that
+training gave, all replies that were counted, and at each round's end what is in flight and in the residual. What is
+missing is lost. Prints the tables and draws the figures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedsparq.engines.desk import Task
+from fedsparq.engines.faults import FaultyEngine
+from fedsparq.engines.local import Delivery
+from fedsparq.experiments.reproduce import locate
+from fedsparq.experiments.run import chosen_clients
+from fedsparq.experiments.spec import RunSpec, load_compare
+from fedsparq.experiments.style import looks, panel, save, styled
+from fedsparq.federate.client import Client, Trained
+from fedsparq.federate.downlink import Downlink
+from fedsparq.federate.messages import Receipt, Reply, reply_digest
+from fedsparq.federate.model import Model
+from fedsparq.federate.server import Server
+from fedsparq.federate.store import MemoryStore
+from fedsparq.wire.frame import decode
+
+
+@dataclass
+class Books:
+    """An engine that trains clients in this process and adds up what training gave."""
+
+    task: Task
+    store: MemoryStore = field(default_factory=MemoryStore)
+    updates: dict[int, NDArray[np.float64]] = field(default_factory=dict)
+    counted: dict[int, NDArray[np.float64]] = field(default_factory=dict)
+
+    def exchange(
+        self, number: int, requests: Mapping[int, bytes], saved: int, dying: frozenset[int] = frozenset()
+    ) -> Iterator[Delivery]:
+        for client in sorted(requests):
+
+            def train(model: Model, method: object, number: int, client: int = client) -> Trained:
+                trained = self.task.train(client, model, self.task.spec.chosen_method(), number)
+                self.updates[client] = self.updates.get(client, 0) + trained.update.astype(np.float64)
+                return trained
+
+            worker = Client(client, self.task.layout, train, self.store, self.task.spec.seed)
+            yield Delivery(client, worker.answer(requests[client]))
+
+    def __enter__(self) -> Books:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def count(self, receipts: Mapping[int, Receipt], number: int) -> None:
+        """Add up the replies that the round counted."""
+        for client, receipt in receipts.items():
+            if receipt.round == number:
+                self.counted[client] = self.counted.get(client, 0) + self._dense(client)
+
+    def lost(self, receipts: Mapping[int, Receipt]) -> float:
+        """The share of all updates that is neither counted nor with its client any more, in L1 norm."""
+        missing = whole = 0.0
+        for client, updates in self.updates.items():
+            state = self.store.states[client]
+            left = updates - self.counted.get(client, 0) - state.compression.residual
+            in_flight = receipts.get(client) != Receipt(state.round, reply_digest(state.in_flight))
+            if in_flight and self.task.spec.acknowledge:
+                left = left - self._dense(client)
+            missing += float(np.abs(left).sum())
+            whole += float(np.abs(updates).sum())
+        return missing / whole
+
+    def _dense(self, client: int) -> NDArray[np.float64]:
+        reply = Reply.decode(self.store.states[client].in_flight)
+        return decode(reply.blob, self.task.layout).dense().astype(np.float64)
+
+
+def measure(spec: RunSpec) -> dict[str, list[float]]:
+    """Accuracy and share of mass lost after each round."""
+    task = Task(spec)
+    rules, down = spec.server.rules(spec.acknowledge), Downlink(task.layout, spec.chosen_downlink(), spec.seed)
+    server = Server.start(task.layout, spec.chosen_method(), task.take(), rules=rules, downlink=down)
+    books = Books(task)
+    found: dict[str, list[float]] = {"accuracy": [], "lost": []}
+    with tempfile.TemporaryDirectory() as folder:
+        engine = FaultyEngine(books, spec.faults, task.layout, spec.clients, spec.seed, Path(folder))
+        for number in range(1, spec.rounds + 1):
+            clients = chosen_clients(spec, number)
+            server.open_round(clients)
+            requests = {client: server.broadcast(client) for client in clients}
+            for delivery in engine.exchange(number, requests, number - 1):
+                if delivery.answer.message is not None:
+                    server.receive(delivery.client, delivery.answer.message)
+            server.close_round()
+            books.count(server.state.counted, number)
+            found["accuracy"].append(task.evaluate(server.state.model)[0])
+            found["lost"].append(100 * books.lost(server.state.counted))
+    return found
+
+
+def draw(runs: Mapping[str, list[dict[str, list[float]]]], folder: Path) -> None:
+    names = {label: label.replace("fedsparq", "FedSparQ") for label in runs}
+    titles = {
+        "accuracy": (
+            "Accuracy with 30 % of replies lost",
+            "MNIST, Dirichlet(0.5), 3 clients: test accuracy in %",
+            (90, 99),
+        ),
+        "lost": (
+            "Where the updates went",
+            "Share of all update mass that is lost for good, in % (L1 norm)",
+            (-2, None),
+        ),
+    }
+    for kind, (title, subtitle, limits) in titles.items():
+        with styled():
+            figure, axes = panel(title, subtitle)
+            for label, look in looks(runs).items():
+                curves = np.array([run[kind] for run in runs[label]])
+                rounds = np.arange(1, curves.shape[1] + 1)
+                axes.plot(rounds, curves.mean(axis=0), look.line, color=look.colour, label=names[label], linewidth=1.8)
+                axes.fill_between(rounds, curves.min(axis=0), curves.max(axis=0), color=look.colour, alpha=0.15, lw=0)
+            axes.set_ylim(*limits)
+            axes.set_xlabel("round", fontsize=8)
+            axes.grid(axis="y")
+            axes.legend(frameon=False, fontsize=8)
+        save(figure, folder, f"nothing-is-lost-{kind}", ("svg", "png"))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--out", type=Path, default=Path(__file__).resolve().parents[1] / "docs" / "figures")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    runs: dict[str, list[dict[str, list[float]]]] = {}
+    for seed in arguments.seeds:
+        for spec in load_compare(locate("dropout"), {"seed": seed}).runs():
+            found = measure(spec)
+            runs.setdefault(spec.label, []).append(found)
+            print(
+                f"seed {seed}: {spec.label}: {found['accuracy'][-1]:.2f} %, lost {found['lost'][-1]:.2g} %", flush=True
+            )
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    (arguments.out / "nothing-is-lost.json").write_text(json.dumps({"seeds": arguments.seeds, "runs": runs}))
+    draw(runs, arguments.out)
+    print("\n| run | accuracy, each seed | mean | mass lost, each seed |\n|---|---|---|---|")
+    for label, found in runs.items():
+        final = [run["accuracy"][-1] for run in found]
+        lost = ", ".join(f"{run['lost'][-1]:.2g} %" for run in found)
+        print(f"| {label} | {', '.join(f'{a:.2f}' for a in final)} | {np.mean(final):.2f} | {lost} |")
+
+
+if __name__ == "__main__":
+    main()
