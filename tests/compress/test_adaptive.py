@@ -1,4 +1,4 @@
-"""The adaptive method: its choice is the best there is, its price is one for all layers, and it pays."""
+"""The adaptive method with full error feedback: its choice is the best there is, and its price one for all layers."""
 
 import numpy as np
 import pytest
@@ -92,7 +92,7 @@ def test_twice_the_update_at_the_same_bits_is_the_same_choice_at_four_times_the_
 
 def test_levels_are_rebuilt_at_their_means_to_two_bytes():
     update = laplace(4)
-    method = fedsparq.method("fedsparq-adaptive", bits=0.5)
+    method = fedsparq.method("fedsparq-adaptive", rounding="nearest", bits=0.5)
     payload, state = method.compress(update, method.init(LAYOUT), np.random.default_rng(0))
     for layer in payload.layers():
         assert isinstance(layer.values, Magnitudes)
@@ -103,9 +103,10 @@ def test_levels_are_rebuilt_at_their_means_to_two_bytes():
     np.testing.assert_array_equal(state.residual, update - payload.dense())
 
 
+@pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
 @pytest.mark.parametrize("bits", [0.05, 0.3, 1.0, 4.0])
-def test_the_default_room_is_bits_a_parameter(bits):
-    method = fedsparq.method("fedsparq-adaptive", bits=bits)
+def test_the_default_room_is_bits_a_parameter(bits, rounding):
+    method = fedsparq.method("fedsparq-adaptive", bits=bits, rounding=rounding)
     state = method.init(LAYOUT)
     for r in range(4):
         payload, state = method.compress(laplace(r), state, np.random.default_rng(r))
@@ -119,7 +120,7 @@ def test_at_the_same_bytes_less_is_left_than_by_stc_or_uniform():
         method = fedsparq.method(name, **options)
         payload, _ = method.compress(update, method.init(LAYOUT), np.random.default_rng(0))
         size = len(fedsparq.encode(payload))
-        ours = fedsparq.method("fedsparq-adaptive", budget=str(size))
+        ours = fedsparq.method("fedsparq-adaptive", rounding="nearest", budget=str(size))
         mine, _ = ours.compress(update, ours.init(LAYOUT), np.random.default_rng(0))
         left[name] = np.sum((update - mine.dense()) ** 2) / np.sum((update - payload.dense()) ** 2)
     assert left["stc"] < 0.97
@@ -127,22 +128,25 @@ def test_at_the_same_bytes_less_is_left_than_by_stc_or_uniform():
 
 
 def test_fine_steps_where_there_are_bytes_for_them():
-    method = fedsparq.method("fedsparq-adaptive", bits=10.0)
+    method = fedsparq.method("fedsparq-adaptive", rounding="nearest", bits=10.0)
     update = laplace(7)
     payload, _ = method.compress(update, method.init(LAYOUT), np.random.default_rng(0))
     assert any(isinstance(values, Steps) for values in payload.values)
     assert np.sum((update - payload.dense()) ** 2) < 1e-4 * np.sum(update**2)
 
 
-def test_a_large_layer_is_judged_by_a_sample():
+@pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
+def test_a_large_layer_is_judged_by_a_sample(rounding):
     layout = Layout.of({"big": (3_000_000,), "small": (1000,)})
     update = np.random.default_rng(0).laplace(size=layout.size).astype(np.float32)
-    method = fedsparq.method("fedsparq-adaptive")
+    method = fedsparq.method("fedsparq-adaptive", rounding=rounding)
     payload, _ = method.compress(update, method.init(layout), np.random.default_rng(0))
     assert 0.9 <= len(fedsparq.encode(payload)) / (0.3 * layout.size / 8) <= 1.0
 
 
-@pytest.mark.parametrize("options", [{"bits": 0.0}, {"bits": 33.0}, {"beta": 1.0}, {"budget": "a lot"}])
+@pytest.mark.parametrize(
+    "options", [{"bits": 0.0}, {"bits": 33.0}, {"beta": 1.0}, {"budget": "a lot"}, {"deferred": 1.0}]
+)
 def test_impossible_options(options):
     with pytest.raises(OptionError):
         fedsparq.method("fedsparq-adaptive", **options)

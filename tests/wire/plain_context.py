@@ -55,6 +55,20 @@ class Decoder:
             context.learn(bit)
         return bit
 
+    def direct_bit(self, context):
+        bit = self.bit(max(1, min(65535, context.chance)))
+        context.learn(bit)
+        return bit
+
+    def tail(self, longer):
+        k = 0
+        while k < 15 and self.direct_bit(longer[k]):
+            k += 1
+        e = 1
+        for _ in range(k):
+            e = e << 1 | self.bit(32768)
+        return e - 1
+
     def layer(self, shape, top):
         rows = shape[0] if len(shape) > 1 else 1
         columns = math.prod(shape[1:]) if len(shape) > 1 else math.prod(shape)
@@ -63,7 +77,7 @@ class Decoder:
         near = [Context(self.whole.chance) for _ in range(16)]
         near_signs = [Context(32768) for _ in range(9)]
         column_sent, column_signs = [None] * columns, [Context(32768) for _ in range(columns)]
-        higher = [Context(32768) for _ in range(16)]
+        higher, longer = [Context(32768) for _ in range(16)], [Context(32768) for _ in range(15)]
         levels = []
         for r in range(rows):
             row_sent, row_signs, last, row = Context(self.whole.chance), Context(32768), 0, []
@@ -79,13 +93,11 @@ class Decoder:
                 negative = self.mixed_bit([row_signs, column_signs[k], near_signs[place]], self.sign_weights)
                 last = 1 + negative
                 a = 1
-                while a < top:
-                    context = higher[min(a, 16) - 1]
-                    more = self.bit(max(1, min(65535, context.chance)))
-                    context.learn(more)
-                    if not more:
-                        break
+                while a < min(top, 16) and self.direct_bit(higher[a]):
                     a += 1
+                if a == 16:
+                    a += self.tail(longer)
+                    assert a <= top
                 row.append(-a if negative else a)
             levels += row
         return levels

@@ -243,7 +243,7 @@ def read_layers(r, sizes, drawn):
 
 def read_levels(r, shapes, short):
     heads = [read_head(r, math.prod(shape), short) for shape in shapes]
-    need(all(head[0] in (2, 3) and head[1] <= 63 for head in heads))
+    need(all(head[0] in (2, 3) for head in heads))
     data = r.take(r.varint())
     need(not data or data[-1])
     decoder, dense = plain_context.Decoder(data), []

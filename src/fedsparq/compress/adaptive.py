@@ -6,7 +6,6 @@ docs/ADAPTIVE.md derives the rule.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -14,107 +13,42 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsparq.compress import adaptive_kernels as kernels
+from fedsparq.compress.budget import Attempt, Room
 from fedsparq.compress.kernels import list_marked
-from fedsparq.compress.payload import Listed, Magnitudes, Payload, Positions, Steps, Values
+from fedsparq.compress.payload import Listed, Magnitudes, Positions, Steps, Values
 from fedsparq.compress.pipeline import Coded
 from fedsparq.compress.quantize import MAX_LEVELS, Float16
 from fedsparq.compress.select import Marks, Memory, at_least
 from fedsparq.compress.state import Compensated, Vector
-from fedsparq.errors import OptionError
 from fedsparq.layout import Layout
-from fedsparq.wire.frame import encode
-from fedsparq.wire.levels import CONTEXT_TO
 
 _SAMPLE = 1 << 17
 """Of a layer of more coordinates than this, about so many are looked at to find its curve."""
-_AIM = 0.985
-_ENOUGH = 0.96
-_TRIES = 16
 _FINEST = 2.0**-30
 _PRECISION = 0.004
 """Of the logarithm of the price."""
-_SMALL, _LARGE = 0.75, 1.03
-"""What the wire makes of a bit of the model, before it was seen: where coding is by context, and where not."""
 
 
 @dataclass(frozen=True)
 class EqualSlope:
-    """Send what gains most for its bits, with one price of a bit for the whole model, within so many bytes a message.
+    """Send what gains most for its bits, with one price of a bit for the whole model, as far as there is room."""
 
-    `budget` is the most a message may take, buffers and counters included; 0 stands for `bits` a parameter, buffers
-    and counters apart. What the wire made of the model's bits is remembered, and smoothed by `beta`.
-    """
-
-    bits: float
-    budget: int = 0
-    beta: float = 0.9
-
-    def __post_init__(self) -> None:
-        if not 0 < self.bits <= 32:
-            raise OptionError(f"bits={self.bits} is out of range; above 0 and up to 32 bits a parameter can be spent")
-        if not 0 <= self.beta < 1:
-            raise OptionError(f"beta={self.beta} is out of range; it must be at least 0 and below 1, such as 0.9")
+    room: Room
 
     def init(self, layout: Layout) -> Memory:
-        self._room(layout)
-        return {"efficiency": np.zeros(1), "price": np.zeros(1)}
+        return self.room.init(layout)
 
     def code(self, c: Compensated, rounds: int, memory: Memory, rng: np.random.Generator) -> Coded:
         c.load_all()
-        small = c.layout.size <= CONTEXT_TO
-        expected = float(memory["efficiency"][0]) or (_SMALL if small else _LARGE)
-        fitting = _fit(c, self._room(c.layout), expected, float(memory["price"][0]), measure=small or self.budget > 0)
-        memory["price"][0] = fitting.price
-        memory["efficiency"][0] = fitting.efficiency if rounds == 0 else self._smooth(expected, fitting.efficiency)
-        _take_away(c, fitting.coded)
-        return fitting.coded
+        curves = Curves(c)
 
-    def _smooth(self, average: float, value: float) -> float:
-        return self.beta * average + (1 - self.beta) * value
+        def send(bits: float, price: float) -> Attempt:
+            plan = curves.plan(bits, price)
+            return Attempt(_coded(c, plan), plan.bits, plan.price, plan.everything)
 
-    def _room(self, layout: Layout) -> int:
-        """The bytes for a message without its exact part."""
-        if not self.budget:
-            return max(int(self.bits * layout.size / 8), _smallest(layout))
-        room = self.budget - 4 * layout.buffer_size - 8 * layout.counter_size - 2
-        if room < _smallest(layout):
-            least = self.budget - room + _smallest(layout)
-            raise OptionError(f"budget={self.budget} bytes is too small for this model; an empty message takes {least}")
-        return room
-
-
-@dataclass(frozen=True)
-class Fitting:
-    """What is sent, at which price of a bit, and what the wire made of a bit of the model."""
-
-    coded: Coded
-    price: float
-    efficiency: float
-
-
-def _fit(c: Compensated, room: int, efficiency: float, price: float, measure: bool) -> Fitting:
-    """As much as there is room for: by the model, put right by what the wire makes of it, if that is measured."""
-    curves = Curves(c)
-    bits, least, most, push = _AIM * 8 * room / efficiency, 0.0, math.inf, 1.0
-    best = Fitting(_nothing(c.layout), price, efficiency)
-    for _ in range(_TRIES):
-        plan = curves.plan(bits, price)
-        coded, price = _coded(c, plan), plan.price
-        if not measure:
-            return Fitting(coded, price, efficiency)
-        size = len(encode(Payload(c.layout, coded.selection, coded.values)))
-        if size <= room:
-            least = bits
-            best = Fitting(coded, price, 8 * size / max(plan.bits, 1.0))
-            if size >= _ENOUGH * room or plan.everything:
-                break
-        else:
-            most = bits
-        bits *= (_AIM * room / size) ** push
-        push *= 1.5
-        if not least < bits < most:
-            bits = math.sqrt(least * most) if least else most / 2
-    return best
+        coded = self.room.fill(c.layout, rounds, memory, send)
+        _take_away(c, coded)
+        return coded
 
 
 @dataclass(frozen=True)
@@ -143,8 +77,8 @@ class Curves:
         for index in range(layers):
             skip = max(1, int(self._sizes[index]) // _SAMPLE)
             self._bases[index] = kernels.curve(c.layer(index), skip, *room, *self._curves[:, index])
-        largest = float(kernels.largest(self._curves[0], self._bases)) or 1.0
-        self._most, self._least = 2 * np.log(largest), 2 * np.log(largest * _FINEST)
+        self.largest = float(kernels.largest(self._curves[0], self._bases)) or 1.0
+        """About the largest magnitude."""
 
     def plan(self, bits: float, price: float) -> Plan:
         """The plan that spends about so many bits; `price` is a first guess at its price, 0 if there is none."""
@@ -154,8 +88,9 @@ class Curves:
         def spent(log_price: float) -> float:
             return kernels.rate(self._curves, self._bases, self._sizes, np.exp(log_price), levels, bins)
 
-        guess = np.log(price) if price else self._most - 5
-        log_price, everything = _falling_root(spent, bits, guess, self._least, self._most)
+        finest, coarsest = 2 * np.log(self.largest * _FINEST), 2 * np.log(self.largest)
+        guess = np.log(price) if price else coarsest - 5
+        log_price, everything = falling_root(spent, bits, guess, finest, coarsest)
         spent(log_price)
         price = float(np.exp(log_price))
         total = kernels.thin(self._curves, self._bases, self._sizes, price, bits, levels, bins)
@@ -165,6 +100,10 @@ class Curves:
             kernels.edges_of(bins[index, :count], self._bases[index], edges[-1])
         step = np.float32(kernels.STEP * np.sqrt(price))
         return Plan(edges, (levels == kernels.FINE).tolist(), step, total, price, everything)
+
+    def drawn_bits(self, step: float, deferred: float) -> float:
+        """The bits to expect when magnitudes from `deferred` steps on are rounded to steps at random."""
+        return kernels.drawn_bits(self._curves, self._bases, self._sizes, step, deferred * step)
 
 
 def _coded(c: Compensated, plan: Plan) -> Coded:
@@ -217,19 +156,7 @@ def _take_away(c: Compensated, coded: Coded) -> None:
         done += len(values)
 
 
-def _nothing(layout: Layout) -> Coded:
-    empty = Magnitudes(np.empty(0, np.float32), np.empty(0, np.int16))
-    places = np.empty(0, np.uint32)
-    return Coded(Listed(places), places, (empty,) * len(layout.parameters))
-
-
-def _smallest(layout: Layout) -> int:
-    """The bytes of a message that sends nothing."""
-    nothing = _nothing(layout)
-    return len(encode(Payload(layout, nothing.selection, nothing.values)))
-
-
-def _falling_root(
+def falling_root(
     falling: Callable[[float], float], wanted: float, guess: float, least: float, most: float
 ) -> tuple[float, bool]:
     """Just before a falling function comes down to what is wanted; and whether it never was above that."""

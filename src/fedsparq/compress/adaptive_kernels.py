@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedsparq.compiled import jit, trailing_zeros
+from fedsparq.compress.kernels import uniform
 
 ALL_BINS = 1 << 16
 BINS = 1 << 12
@@ -23,6 +24,8 @@ FINE = MOST_LEVELS + 1
 _HEAD_BITS = 8.0
 _LEVEL_BITS = 16.0
 _COARSE = 16
+_DRAWN_HEAD_BITS = 32.0
+_EXACT_LEVELS = 32
 STEP = np.sqrt(6 / np.log(2))
 """Levels lie this many square roots of the price apart."""
 
@@ -228,3 +231,82 @@ def take_levels(c: Any, words: Any, base: Any, edges: Any, positions: Any, level
             positions[n] = np.uint64(base) + i
             levels[n] = -level if c[i] < 0 else level
             n += 1
+
+
+@jit
+def _above(curve: Any, base: int, magnitude: float) -> Any:
+    """Of a layer's curve: how many magnitudes reach this one, and their sum."""
+    place = min(max(_bin_of(magnitude) - base, 0), BINS - 1)
+    if _bin_of(magnitude) - base >= BINS:
+        return 0.0, 0.0
+    return curve[0, place], curve[1, place]
+
+
+@jit
+def drawn_bits(curves: Any, bases: Any, sizes: Any, step: float, least: float) -> float:
+    """The bits that are to be expected where every magnitude from `least` on is rounded at random to the steps beside.
+
+    The chance that a magnitude becomes level j or more is that of a ramp from (j - 1) to j steps.
+    """
+    bits = 0.0
+    for layer in range(sizes.size):
+        curve = curves[:, layer]
+        count, mass = _above(curve, bases[layer], least)
+        reach = float(sizes[layer])
+        here = _DRAWN_HEAD_BITS + _x_log_x(reach)
+        level = 0
+        while level < _EXACT_LEVELS and count > 0:
+            level += 1
+            count_next, mass_next = _above(curve, bases[layer], max(level * step, least))
+            ramp = (mass - mass_next) / step - (level - 1) * (count - count_next)
+            here -= _x_log_x(reach - ramp - count_next)
+            reach = ramp + count_next
+            if level == 1:
+                here += reach
+            count, mass = count_next, mass_next
+        here -= _x_log_x(reach)
+        if count > 0:
+            start = min(max(_bin_of(_EXACT_LEVELS * step) - bases[layer], 0), BINS - 1)
+            here += _x_log_x(reach) + _fine_bits(curve[0], bases[layer], start, step)
+        bits += here
+    return bits
+
+
+@jit
+def _fine_bits(count: Any, base: int, start: int, step: float) -> float:
+    """Less the sum of x log x over the steps above a bin, where bins are mostly wider than steps."""
+    bits = 0.0
+    while start < BINS and count[start] > 0:
+        end = min(max(_bin_of(_edge(base + start) + step) - base, start + 1), BINS)
+        inside = count[start] - (count[end] if end < BINS else 0.0)
+        if inside > 0:
+            width = _edge(base + end) - _edge(base + start)
+            bits += inside * np.log2(max(width / step, 1.0)) - _x_log_x(inside)
+        start = end
+    return bits
+
+
+@jit
+def draw(c: Any, words: Any, base: Any, step: Any, seed: Any, positions: Any, levels: Any) -> int:
+    """Round the marked of c at random to the steps beside, with mean c; list those that are not 0."""
+    n = 0
+    for w in range(words.size):
+        word = words[w]
+        while word != 0:
+            i = np.uint64(64 * w) + trailing_zeros(word)
+            word &= word - np.uint64(1)
+            place = np.uint64(base) + i
+            level = int(np.float64(abs(c[i])) / step + uniform(seed, place))
+            if level > 0:
+                positions[n] = place
+                levels[n] = -level if c[i] < 0 else level
+                n += 1
+    return n
+
+
+@jit
+def forget(c: Any, least: Any) -> None:
+    """Set to zero what reaches a magnitude."""
+    for i in range(c.size):
+        if abs(c[i]) >= least:
+            c[i] = np.float32(0)

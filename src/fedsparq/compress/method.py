@@ -11,9 +11,10 @@ from dataclasses import replace
 from typing import Any, Literal, get_args, get_type_hints
 
 from fedsparq.compress.adaptive import EqualSlope
-from fedsparq.compress.budget import parse_bytes
+from fedsparq.compress.budget import Room, parse_bytes
+from fedsparq.compress.dithered import Dithered
 from fedsparq.compress.momentum import MomentumCorrection, WarmingUp
-from fedsparq.compress.pipeline import Feedback, Method, SelectAndQuantize
+from fedsparq.compress.pipeline import Method, SelectAndQuantize
 from fedsparq.compress.quantize import QSGD, Float16, Float32
 from fedsparq.compress.select import All, Largest, Random, Scope, SmoothedMean
 from fedsparq.compress.ternary import AdaComp, SparseTernary
@@ -23,6 +24,7 @@ from fedsparq.errors import OptionError
 
 Rounding = Literal["nearest", "stochastic"]
 Start = Literal["debiased", "zero"]
+Residual = Literal["full", "kept-only", "off"]
 
 
 def fedavg() -> Method:
@@ -55,7 +57,7 @@ def fedsparq(
     multiplier: float = 1.0,
     scope: Scope = "layer",
     start: Start = "debiased",
-    residual: Feedback = "full",
+    residual: Residual = "full",
     rounding: Rounding = "nearest",
     proximal_mu: float = 0.01,
     server_momentum: float = 0.01,
@@ -72,14 +74,18 @@ def fedsparq(
 def fedsparq_adaptive(
     bits: float = 0.3,
     budget: str = "",
+    rounding: Rounding = "stochastic",
+    deferred: float = 0.1,
     beta: float = 0.9,
     proximal_mu: float = 0.01,
     server_momentum: float = 0.01,
 ) -> Method:
-    """What gains most for its bytes, in as few levels as pay, with error feedback: the method to start with."""
+    """What gains most for its bytes: right on average, or with full error feedback (rounding="nearest")."""
+    room = Room(bits, parse_bytes(budget) if budget else 0, beta)
     return Method(
-        EqualSlope(bits, parse_bytes(budget) if budget else 0, beta),
-        feedback="full",
+        Dithered(room, deferred) if rounding == "stochastic" else EqualSlope(room),
+        feedback="deferred" if rounding == "stochastic" else "full",
+        weighting="examples",
         proximal_mu=proximal_mu,
         server_momentum=server_momentum,
     )

@@ -15,8 +15,9 @@ from fedsparq.compress.state import Compensated, State, Vector, check_update
 from fedsparq.errors import OptionError
 from fedsparq.layout import Layout
 
-Feedback = Literal["full", "kept-only", "off"]
-"""What is remembered of what was not sent: all of it, only the rounding error of what was sent, or nothing."""
+Feedback = Literal["full", "kept-only", "deferred", "off"]
+"""What is remembered of what was not sent: all of it, only the rounding error of what was sent, only what the coder
+left in `c` for later (the rest is right on average), or nothing."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +130,7 @@ class Method:
 
     def _residual(self, c: Vector, places: Positions) -> Vector | None:
         match self.feedback:
-            case "full":
+            case "full" | "deferred":
                 return c
             case "kept-only":
                 residual = np.zeros_like(c)

@@ -52,6 +52,8 @@ def unpack(data: Bytes, layers: Sequence[tuple[Tensor, int]]) -> Iterator[Levels
     for tensor, top in layers:
         levels = np.empty(tensor.size, np.int16)
         coder.walk(tensor, top, levels, decode=True)
+        if not coder.sound:
+            raise WireError(f"layer {tensor.name!r}: a level is above {top}")
         yield levels
     if coder.read < data.size or (data.size and data[-1] == 0):
         raise WireError(f"the context-coded levels end before their {data.size:,} bytes do")
@@ -62,7 +64,7 @@ class _Coder:
 
     def __init__(self, data: Bytes) -> None:
         self._data = data
-        self._registers = np.array([0, 0xFFFFFFFF, 0, 0], np.int64)
+        self._registers = np.array([0, 0xFFFFFFFF, 0, 0, 0], np.int64)
         self._weights = np.array(_WEIGHTS, np.int64)
         self._whole = np.array([_WHOLE], np.int64)
 
@@ -78,12 +80,16 @@ class _Coder:
         self._registers[kernels.AT] = 4
 
     @property
+    def sound(self) -> bool:
+        return not self._registers[kernels.UNSOUND]
+
+    @property
     def read(self) -> int:
         return int(self._registers[kernels.AT])
 
     def finish(self) -> bytes:
         """All bytes, with as few last ones as tell the rest of the range; zeros at the end go without saying."""
-        low, high, _, at = map(int, self._registers)
+        low, high, _, at, _ = map(int, self._registers)
         for kept in range(5):
             unit = 1 << (32 - 8 * kept)
             last = -(-low // unit) * unit

@@ -15,8 +15,8 @@ from fedsparq.compiled import jit
 _WORD = 0xFFFFFFFF
 _FIRST_BYTE = 0xFF000000
 
-LOW, HIGH, CODE, AT = 0, 1, 2, 3
-"""Registers of the arithmetic coder: the range that is left, the number being read, the next byte."""
+LOW, HIGH, CODE, AT, UNSOUND = 0, 1, 2, 3, 4
+"""Registers of the arithmetic coder: the range that is left, the number being read, the next byte, a wrong level."""
 
 _MET = 0xFF
 _STRETCHED = 12
@@ -26,6 +26,7 @@ _LEARNING = 6
 _EVEN = 1 << 23
 _NEIGHBOURS = 16
 _UNARY = 16
+_LONGEST = 15
 
 
 @jit
@@ -69,6 +70,28 @@ def _squashed(x: int, squash: Any) -> int:
 
 
 @jit
+def _direct(context: int) -> int:
+    """The chance of a context that is not mixed with others."""
+    return min(max(context >> 8, 1), 0xFFFF)
+
+
+@jit
+def _move_tail(coder: Any, data: Any, decode: bool, tail: int, lengths: Any, rates: Any) -> int:
+    """A whole number of at least 0 through the coder: the length of tail + 1 in bits, then its bits below the first."""
+    length = 0
+    while length < _LONGEST:
+        longer = _move(coder, data, decode, int((tail + 1) >> (length + 1) > 0), _direct(lengths[length]))
+        lengths[length] = _learned(lengths[length], longer, rates)
+        if longer == 0:
+            break
+        length += 1
+    value = 1
+    for shift in range(length - 1, -1, -1):
+        value = 2 * value + _move(coder, data, decode, ((tail + 1) >> shift) & 1, 0x8000)
+    return value - 1
+
+
+@jit
 def walk(
     levels: Any,
     rows: int,
@@ -91,7 +114,7 @@ def walk(
     row_signs, column_signs = np.full(rows, _EVEN), np.full(columns, _EVEN)
     near_sent, near_signs = np.full(_NEIGHBOURS, whole[0] & ~_MET), np.full(9, _EVEN)
     column_sent = np.full(columns, np.int64(-1))
-    more = np.full(_UNARY, _EVEN)
+    more, lengths = np.full(_UNARY, _EVEN), np.full(_LONGEST, _EVEN)
     for r in range(rows):
         row_sent = whole[0] & ~_MET
         left = left_2 = last = 0
@@ -137,13 +160,16 @@ def walk(
             near_signs[near] = _learned(near_signs[near], bit, rates)
             last = 1 + bit
             level = 1
-            while level < top:
-                step = min(level, _UNARY) - 1
-                p = min(max(more[step] >> 8, 1), 0xFFFF)
-                higher = _move(coder, data, decode, int(abs(levels[i]) > level), p)
-                more[step] = _learned(more[step], higher, rates)
+            while level < min(top, _UNARY):
+                higher = _move(coder, data, decode, int(abs(levels[i]) > level), _direct(more[level]))
+                more[level] = _learned(more[level], higher, rates)
                 if higher == 0:
                     break
                 level += 1
+            if level == _UNARY:
+                level += _move_tail(coder, data, decode, abs(int(levels[i])) - _UNARY, lengths, rates)
+                if level > top:
+                    coder[UNSOUND] = 1
+                    level = top
             left = -level if bit else level
             levels[i] = left

@@ -15,7 +15,6 @@ from fedsparq.wire.values import Kind, join, read_head, write_head
 CONTEXT_TO = 1 << 18
 """Up to this many coordinates context coding is worth its time, about 50 ns each."""
 _CONTEXT_FROM = 64
-_CONTEXT_TOP = 63
 
 
 def suits_levels(payload: Payload) -> bool:
@@ -24,10 +23,7 @@ def suits_levels(payload: Payload) -> bool:
         not isinstance(payload.selection, Seeded)
         and payload.layout.size <= CONTEXT_TO
         and _CONTEXT_FROM <= payload.kept < payload.layout.size
-        and all(
-            isinstance(v, Steps | Magnitudes) and np.abs(v.levels).max(initial=0) <= _CONTEXT_TOP
-            for v in payload.values
-        )
+        and all(isinstance(v, Steps | Magnitudes) for v in payload.values)
     )
 
 
@@ -49,8 +45,8 @@ def read_levels(reader: Reader, layout: Layout, short: bool) -> Body:
     for tensor in layout.parameters:
         at = reader.at
         head = read_head(reader, tensor, short)
-        if head.kind not in (Kind.STEPS, Kind.MAGNITUDES) or head.top > _CONTEXT_TOP:
-            raise WireError(f"layer {tensor.name!r} has no levels, or too high ones, for a context-coded message")
+        if head.kind not in (Kind.STEPS, Kind.MAGNITUDES):
+            raise WireError(f"layer {tensor.name!r} has no levels, but the message is context-coded")
         heads.append(head)
         parts.append(Part(tensor.name, value_bytes=reader.at - at))
     sending = [(tensor, head.top) for tensor, head in zip(layout.parameters, heads, strict=True) if head.top]
