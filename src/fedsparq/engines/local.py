@@ -87,17 +87,15 @@ class LocalEngine:
             return
         sizes = self._desk.task.parts
         largest_first = sorted(clients, key=lambda client: -len(sizes[client]))
-        pending = {
-            client: self._pool.submit(_work, client, requests[client], saved, client in dying)
-            for client in largest_first
-        }
-        for client in clients:
-            try:
+        try:
+            pending = {
+                client: self._pool.submit(_work, client, requests[client], saved, client in dying)
+                for client in largest_first
+            }
+            for client in clients:
                 yield Delivery(client, pending[client].result())
-            except BrokenProcessPool:
-                raise RunError(
-                    "a worker process died (out of memory?); the run can be continued with --resume"
-                ) from None
+        except BrokenProcessPool:
+            raise RunError("a worker process died (out of memory?); the run can be continued with --resume") from None
 
 
 _desk: Desk | None = None

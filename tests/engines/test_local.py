@@ -1,0 +1,61 @@
+"""The local engine's processes: they die with their parent, and a dead one is a clear error."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fedsparq.engines.desk import Task
+from fedsparq.engines.local import LocalEngine
+from fedsparq.errors import RunError
+from fedsparq.experiments.spec import RunSpec
+from fedsparq.federate.server import Server
+
+SPEC = RunSpec(train_limit=300, test_limit=100, rounds=1)
+
+
+def test_a_dead_worker_is_a_clear_error(tmp_path: Path) -> None:
+    task = Task(SPEC)
+    server = Server.start(task.layout, SPEC.chosen_method(), task.take())
+    server.open_round(range(3))
+    requests = {client: server.broadcast(client) for client in range(3)}
+    with LocalEngine(task, tmp_path, workers=2) as engine:
+        assert len(list(engine.exchange(1, requests, 0))) == 3
+        assert engine._pool is not None
+        for process in list(engine._pool._processes.values()):
+            os.kill(process.pid, signal.SIGKILL)
+        with pytest.raises(RunError, match="--resume"):
+            list(engine.exchange(1, requests, 0))
+
+
+def test_workers_end_with_a_killed_parent(tmp_path: Path) -> None:
+    words = ["run", "--rounds", "500", "--clients", "4", "--workers", "2", "--out", str(tmp_path / "run")]
+    parent = subprocess.Popen([sys.executable, "-m", "fedsparq", *words], stdout=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 120
+        while not (tmp_path / "run" / "rounds.jsonl").exists() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        workers = _children(parent.pid)
+        assert len(workers) >= 2
+    finally:
+        parent.send_signal(signal.SIGKILL)
+        parent.wait()
+    deadline = time.monotonic() + 30
+    while any(map(_alive, workers)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not any(map(_alive, workers))
+
+
+def _children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
