@@ -118,7 +118,7 @@ def draw(runs: Mapping[str, list[dict[str, list[float]]]], folder: Path) -> None
     titles = {
         "accuracy": (
             "Accuracy with 30 % of replies lost",
-            "MNIST, Dirichlet(0.5), 3 clients: test accuracy in %",
+            "MNIST, Dirichlet(0.5), 10 clients: test accuracy in %",
             (90, 99),
         ),
         "lost": (

@@ -284,6 +284,10 @@ class Protocol(RuleBasedStateMachine):
         for word in ("put back", "older copy", "residual lost", "a part of it sent"):
             if any(word in text for text in remarks):
                 event(word)
+        if any("older copy" in text for text in remarks):
+            assert before is not None
+            known = [key for key in self.books.counted if key[0] == client and key not in before.replies]
+            assert known, "nothing was counted that the state does not know: its residual need not be dropped"
         self.lineages += anew
         state = ClientState.decode(disk.content, LAYOUT)
         reply = Reply.decode(state.in_flight)
@@ -369,5 +373,5 @@ def test_nothing_is_lost_and_nothing_counts_twice() -> None:
 @pytest.mark.slow
 def test_nothing_is_lost_in_thousands_of_long_interleavings() -> None:
     run_state_machine_as_test(
-        Protocol, settings=settings(NORMAL, max_examples=5000, stateful_step_count=120, derandomize=False)
+        Protocol, settings=settings(NORMAL, max_examples=2000, stateful_step_count=100, derandomize=False)
     )
