@@ -43,7 +43,8 @@ class Link:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._target)
-        await asyncio.gather(self._pass(reader, far_writer, "up"), self._pass(far_reader, writer, "down"))
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.gather(self._pass(reader, far_writer, "up"), self._pass(far_reader, writer, "down"))
 
     async def _pass(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, way: str) -> None:
         with contextlib.suppress(OSError):
