@@ -18,8 +18,8 @@ from fedsparq.wire.frame import encode
 from fedsparq.wire.levels import CONTEXT_TO
 
 _UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
-_AIM = 0.985
-_ENOUGH = 0.96
+_AIM = 0.978
+_ENOUGH = 0.956
 _TRIES = 16
 _SMALL, _LARGE = 0.75, 1.03
 """What the wire makes of a bit of the model, before it was seen: where coding is by context, and where not."""
@@ -67,7 +67,7 @@ class Room:
 
     bits: float
     budget: int = 0
-    beta: float = 0.9
+    beta: float = 0.5
 
     def __post_init__(self) -> None:
         if not 0 < self.bits <= 32:
