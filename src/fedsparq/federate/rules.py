@@ -68,8 +68,8 @@ class Rules:
 
     min_replies: int = 1
     deadline: float | None = None
-    """Seconds after which an answer is late: it is refused, and so not acknowledged. The engine says how long each
-    answer took; Flower has a timeout of its own instead."""
+    """Seconds after which an answer is late: it is refused, and so not acknowledged. The local engine
+    says how long each answer took; with Flower the strategy waits no longer."""
     norm_limit: str = "off"
     """`off`; a number: the largest norm an update may have; or `3x median`: as a multiple of the round's median. A
     multiple also limits how far the statistics of a model (BatchNorm) may move."""
