@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Column
 
 from fedsparq.experiments.results import Round
 from fedsparq.experiments.spec import RunSpec
@@ -22,20 +23,20 @@ def following(console: Console) -> Iterator[Callable[[RunSpec], Watcher]]:
         yield lambda spec: _plain(console, spec)
         return
     columns = (
-        TextColumn("{task.description:<40}"),
-        BarColumn(bar_width=24),
+        TextColumn("{task.description}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis")),
+        BarColumn(bar_width=12, table_column=Column(min_width=6)),
         MofNCompleteColumn(),
         TextColumn("[bold]{task.fields[accuracy]}"),
         TextColumn("{task.fields[sent]}"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
+        TimeElapsedColumn(table_column=Column(no_wrap=True, min_width=7)),
+        TimeRemainingColumn(table_column=Column(no_wrap=True, min_width=7)),
     )
-    with Progress(*columns, console=console) as progress:
+    with Progress(*columns, console=console, expand=True) as progress:
         yield lambda spec: _live(progress, spec)
 
 
 def describe(spec: RunSpec) -> str:
-    return f"{spec.dataset} {spec.partition_label} seed {spec.seed}: {spec.label}"
+    return f"{spec.label} · {spec.dataset} {spec.partition_label} seed {spec.seed}"
 
 
 def _live(progress: Progress, spec: RunSpec) -> Watcher:
