@@ -15,7 +15,9 @@ from fedsparq.errors import MissingExtraError, OptionError
 try:
     import torch
     from torch import Tensor, nn
-    from torch.nn.functional import max_pool2d, relu
+    from torch.nn.functional import relu
+
+    from fedsparq.learn.pooling import pool_relu
 except ImportError as error:
     raise MissingExtraError("training needs torch: pip install 'fedsparq[torch]'") from error
 
@@ -57,8 +59,8 @@ class LeNet5(nn.Module):
         self.fc3 = nn.Linear(84, classes)
 
     def forward(self, images: Tensor) -> Tensor:
-        x = max_pool2d(relu(self.conv1(images), inplace=True), 2)
-        x = max_pool2d(relu(self.conv2(x), inplace=True), 2)
+        x = pool_relu(self.conv1(images))
+        x = pool_relu(self.conv2(x))
         x = relu(self.fc1(x.flatten(1)), inplace=True)
         x = relu(self.fc2(x), inplace=True)
         logits: Tensor = self.fc3(x)
