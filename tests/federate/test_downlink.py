@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from small_federation import LAYOUT, vector
 
-from fedsparq.compress.method import method
+from fedsparq.compress.method import broadcast_method, method
+from fedsparq.errors import OptionError
 from fedsparq.federate.client import Client, Trained
 from fedsparq.federate.downlink import HISTORY, Downlink
 from fedsparq.federate.messages import Broadcast, FullWanted, decode_answer
@@ -98,6 +99,52 @@ def test_public_model_follows_the_server() -> None:
         downlink.prepare(number, goal)
     assert downlink.public is not None
     assert np.abs(downlink.public.vector - goal.vector).max() < 1e-3
+
+
+def test_first_model_travels_as_float16() -> None:
+    model = Model(np.random.default_rng(0).normal(size=WIDE.size).astype(np.float32))
+    plain, halved = Downlink(WIDE, STC), Downlink(WIDE, STC, halve_first=True)
+    for downlink in (plain, halved):
+        downlink.prepare(1, model)
+    (_, (whole,)), (_, (half,)) = plain.parts(0), halved.parts(0)
+    assert len(half) < 0.6 * len(whole)
+    assert halved.public is not None
+    np.testing.assert_array_equal(Model.decode(half, WIDE).vector, halved.public.vector)
+    np.testing.assert_array_equal(halved.public.vector, model.vector.astype(np.float16))
+    np.testing.assert_array_equal(Model.decode(whole, WIDE).vector, model.vector)
+
+
+def test_values_beyond_float16_stay_as_they_are() -> None:
+    model = Model(np.where(np.arange(LAYOUT.size) % 7 == 0, 1e6, 0.1).astype(np.float32))
+    halved = model.halved()
+    assert set(halved.vector) == {np.float32(1e6), np.float32(np.float16(0.1))}
+    np.testing.assert_array_equal(Model.decode(halved.encode(LAYOUT), LAYOUT).vector, halved.vector)
+
+
+@pytest.mark.parametrize("name", ["fedsparq-adaptive", "uniform", "stc"])
+def test_public_model_stays_close_to_one_that_moves(name: str) -> None:
+    """A model that walks on in steps of the same length: the distance to it stops growing."""
+    rng = np.random.default_rng(0)
+    size, rounds = WIDE.size, 300
+    goal = np.zeros(size, np.float32)
+    downlink = Downlink(WIDE, broadcast_method(name))
+    downlink.prepare(1, Model(goal))
+    distance = []
+    for number in range(2, rounds):
+        goal = goal + (rng.standard_t(3, size=size) / np.sqrt(size)).astype(np.float32)
+        downlink.prepare(number, Model(goal))
+        assert downlink.public is not None
+        distance.append(float(np.linalg.norm(downlink.public.vector - goal)))
+    third = rounds // 3
+    assert np.mean(distance[-third:]) < 1.5 * np.mean(distance[third : 2 * third])
+
+
+@pytest.mark.parametrize("name", ["fedpaq", "qsgd"])
+def test_methods_that_are_right_only_on_average_are_refused(name: str) -> None:
+    with pytest.raises(OptionError, match="only on average"):
+        broadcast_method(name)
+    with pytest.raises(OptionError, match="only on average"):
+        broadcast_method("fedsparq-adaptive", rounding="stochastic")
 
 
 def test_round_prepared_twice_has_one_model() -> None:

@@ -39,7 +39,7 @@ def float16(rounding: Rounding = "nearest") -> Method:
 
 def fedpaq(levels: int = 64) -> Method:
     """Everything, as QSGD's unbiased levels of each layer's norm (Reisizadeh 2020)."""
-    return Method(SelectAndQuantize(All(), QSGD(levels)), weighting="examples")
+    return Method(SelectAndQuantize(All(), QSGD(levels)), weighting="examples", noisy=True)
 
 
 def random_10(fraction: float = 0.1) -> Method:
@@ -88,6 +88,7 @@ def fedsparq_adaptive(
         weighting="examples",
         proximal_mu=proximal_mu,
         server_momentum=server_momentum,
+        noisy=rounding == "stochastic",
     )
 
 
@@ -133,7 +134,7 @@ def uniform(step: float = 2.0, dead_zone: float = 0.6, scope: Scope = "global") 
 
 def qsgd(levels: int = 16, bucket: int = 512, norm: Norm = "l2") -> Method:
     """Everything, as unbiased levels of the norm of each bucket (Alistarh 2017)."""
-    return Method(BucketedQSGD(levels, bucket, norm), weighting="examples")
+    return Method(BucketedQSGD(levels, bucket, norm), weighting="examples", noisy=True)
 
 
 def eden() -> Method:
@@ -174,6 +175,26 @@ def method(name: str, **options: Any) -> Method:
     checked = {key: _check_option(name, key, value, hints, defaults) for key, value in options.items()}
     unusual = {key: value for key, value in checked.items() if value != defaults[key]}
     return replace(recipe(**checked), name=name, options=unusual)
+
+
+_FOR_BROADCASTS: dict[str, dict[str, Any]] = {"fedsparq-adaptive": {"rounding": "nearest", "bits": 0.7}}
+"""Options that suit the server better than a method's defaults."""
+
+
+def broadcast_method(name: str, **options: Any) -> Method:
+    """A method by its name, for changes to a model that clients hold."""
+    chosen = method(name, **_FOR_BROADCASTS.get(name, {}) | options)
+    check_broadcast(chosen)
+    return chosen
+
+
+def check_broadcast(chosen: Method) -> None:
+    """An error for a method that would let the clients' model wander off."""
+    if chosen.noisy:
+        raise OptionError(
+            f"{chosen.label!r} cannot compress a broadcast: its messages are right only on average, and each change "
+            "starts from the last; take one with small errors, such as 'fedsparq-adaptive' with rounding=nearest"
+        )
 
 
 def _check_option(name: str, key: str, value: Any, hints: Mapping[str, Any], defaults: Mapping[str, Any]) -> Any:

@@ -60,7 +60,7 @@ def run(
         method,
         task.take(),
         rules=spec.server.rules(spec.acknowledge),
-        downlink=Downlink(task.layout, spec.chosen_downlink(), spec.seed),
+        downlink=Downlink(task.layout, spec.chosen_downlink(), spec.seed, halve_first=True),
         own_methods=spec.client_methods(lambda client: rounds_of(spec, client)),
     )
     if not folder.checkpoint.exists():

@@ -12,7 +12,7 @@ import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from fedsparq.compress.budget import parse_bytes
-from fedsparq.compress.method import method
+from fedsparq.compress.method import broadcast_method, method
 from fedsparq.compress.pipeline import Method
 from fedsparq.errors import OptionError
 from fedsparq.federate.messages import REPLY_OVERHEAD
@@ -146,7 +146,7 @@ class RunSpec(_Strict):
         }
 
     def chosen_downlink(self) -> Method | None:
-        return method(self.downlink, **self.downlink_options) if self.downlink else None
+        return broadcast_method(self.downlink, **self.downlink_options) if self.downlink else None
 
     @property
     def label(self) -> str:

@@ -62,7 +62,7 @@ def load_server(server: Server, path: Path) -> None:
 
 def _downlink(now: Downlink, about: dict[str, Any], tensors: dict[str, NDArray[Any]]) -> Downlink:
     """A downlink with the same settings as it is `now`, and the state of the checkpoint."""
-    downlink = Downlink(now.layout, now.method, now.seed)
+    downlink = Downlink(now.layout, now.method, now.seed, now.halve_first)
     if downlink.method is None or "public" not in tensors:
         return downlink
     downlink.public = _model("public", tensors)

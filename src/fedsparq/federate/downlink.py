@@ -27,6 +27,8 @@ class Downlink:
     layout: Layout
     method: Method | None = None
     seed: int = 0
+    halve_first: bool = False
+    """Whether clients start from the first model rounded to float16: with a method, few others travel whole."""
     public: Model | None = None
     round: int = 0
     state: State | None = None
@@ -44,8 +46,10 @@ class Downlink:
         """Make the public model of a round; once, however often the round is opened."""
         if number == self.round and self.public is not None:
             return
-        if self.method is None or self.public is None:
+        if self.method is None:
             self.public = model
+        elif self.public is None:
+            self.public = model.halved() if self.halve_first else model
         else:
             self._change(self.method, self.public, number, model)
         self.round = number

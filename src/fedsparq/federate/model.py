@@ -1,4 +1,4 @@
-"""A model as it travels whole: its parameters as float32, its statistics and counters exactly."""
+"""A model as it travels whole: parameters as float32, or as float16 if that is what they are; the rest exactly."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsparq.compress.payload import Everything, Floats, Payload
+from fedsparq.compress.payload import Everything, Floats, Halves, Payload, Values
 from fedsparq.errors import WireError
 from fedsparq.layout import Exact, Layout
 from fedsparq.wire.frame import decode, encode
@@ -21,8 +21,17 @@ class Model:
     exact: Exact | None = None
 
     def encode(self, layout: Layout) -> bytes:
-        values = tuple(Floats(self.vector[tensor.span]) for tensor in layout.parameters)
+        vectors = [self.vector[tensor.span] for tensor in layout.parameters]
+        if all(np.array_equal(_halved(vector), vector) for vector in vectors):
+            values: tuple[Values, ...] = tuple(Halves(vector.astype(np.float16).view(np.uint16)) for vector in vectors)
+        else:
+            values = tuple(map(Floats, vectors))
         return encode(Payload(layout, Everything(layout.size), values, self.exact))
+
+    def halved(self) -> Model:
+        """With parameters rounded to float16, so that it takes half the bytes; those beyond its range stay."""
+        halved = _halved(self.vector)
+        return replace(self, vector=np.where(np.isfinite(halved), halved, self.vector))
 
     @classmethod
     def decode(cls, blob: bytes, layout: Layout) -> Model:
@@ -36,3 +45,8 @@ class Model:
         vector = self.vector.copy()
         payload.add_to(vector, 1.0)
         return replace(self, vector=vector, exact=payload.exact or self.exact)
+
+
+def _halved(vector: NDArray[np.float32]) -> NDArray[np.float32]:
+    with np.errstate(over="ignore"):
+        return vector.astype(np.float16).astype(np.float32)

@@ -20,6 +20,7 @@ from flwr.serverapp.strategy import (
 )
 from flwr.supercore import log
 
+from fedsparq.compress.method import broadcast_method, check_broadcast
 from fedsparq.compress.method import method as method_named
 from fedsparq.compress.payload import Payload
 from fedsparq.compress.pipeline import Method
@@ -99,7 +100,7 @@ class Compressed(_Compressing[Relay]):
         downlink: str | Method | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(strategy, Books(Relay, _method(method, options), _method(downlink) if downlink else None))
+        super().__init__(strategy, Books(Relay, _method(method, options), _broadcast(downlink)))
         self._withholds_integers = isinstance(strategy, _CLIPPING)
 
     def configure_train(
@@ -173,7 +174,7 @@ class FedSparQ(_Compressing[Server]):
         self._sampling = FedAvg(
             fraction_train, fraction_evaluate, min_train_nodes, min_evaluate_nodes, min_available_nodes
         )
-        books = Books(Server, _method(method, options), _method(downlink) if downlink else None, rules)
+        books = Books(Server, _method(method, options), _broadcast(downlink), rules)
         super().__init__(self._sampling, books)
         self._deadline = rules.deadline if rules else None
 
@@ -218,6 +219,14 @@ def _method(chosen: str | Method, options: dict[str, Any] | None = None) -> Meth
         return method_named(chosen, **(options or {}))
     if options:
         raise OptionError(f"the options {', '.join(options)} need the name of the method they are for")
+    return chosen
+
+
+def _broadcast(chosen: str | Method | None) -> Method | None:
+    if isinstance(chosen, str):
+        return broadcast_method(chosen)
+    if chosen is not None:
+        check_broadcast(chosen)
     return chosen
 
 
