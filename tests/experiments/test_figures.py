@@ -99,6 +99,25 @@ def test_every_figure_of_a_bench(bench, looks):
     assert names == expected
 
 
+def test_long_names_leave_room_for_the_curves(tmp_path):
+    for bits in (0.5, 0.7):
+        options = {
+            "multiplier": 2.0,
+            "scope": "global",
+            "rounding": "stochastic",
+            "residual": "kept-only",
+            "beta": bits,
+        }
+        make_run(tmp_path, "fedsparq", "mnist", "iid", rounds=3, options=options)
+    make_run(tmp_path, "fedavg", "mnist", "iid", rounds=3)
+    (bench,) = benches(load_runs([tmp_path]).runs)
+    looks = style.looks(arm.label for arm in bench.all_arms)
+    assert len({arm.short_name for arm in bench.all_arms}) == 3
+    for drawing in [*figures.draw_bench(bench, looks), figures.Drawing("answer", "", figures.answer(bench, looks))]:
+        width = drawing.figure.axes[0].get_position().width
+        assert width > 0.3, drawing.name
+
+
 def test_notes_stand_on_every_figure(tmp_path):
     for method in ("fedavg", "fedsparq"):
         make_run(tmp_path, method, "cifar10", "dirichlet(0.5)", rounds=3, note="5 % of the images")

@@ -183,9 +183,11 @@ _FOR_BROADCASTS: dict[str, dict[str, Any]] = {"fedsparq-adaptive": {"rounding": 
 
 def broadcast_method(name: str, **options: Any) -> Method:
     """A method by its name, for changes to a model that clients hold."""
-    chosen = method(name, **_FOR_BROADCASTS.get(name, {}) | options)
+    usual = _FOR_BROADCASTS.get(name, {})
+    chosen = method(name, **usual | options)
     check_broadcast(chosen)
-    return chosen
+    unusual = {key: value for key, value in chosen.options.items() if value != usual.get(key)}
+    return replace(chosen, options=unusual)
 
 
 def check_broadcast(chosen: Method) -> None:

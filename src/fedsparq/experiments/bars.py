@@ -189,7 +189,7 @@ def _rows(
     bench: Bench, arms: Sequence[Arm], title: str, names: Sequence[str] | None = None, bottom: float = 38
 ) -> tuple[Figure, Axes]:
     """A panel with one named row for each arm."""
-    names = names or [arm.name for arm in arms]
+    names = names or [arm.short_name for arm in arms]
     left = 14 + max(text_width(name) for name in names)
     figure, axes = panel(title, bench.setting.subtitle, left=left, bottom=bottom, height=1.35 + 0.27 * len(arms))
     axes.set_yticks(range(len(arms)), names, fontsize=8.5, color=INK.light)

@@ -43,7 +43,7 @@ def _lines(
     in_percent: bool,
     zero: bool = False,
 ) -> Figure:
-    right = 16 + max(text_width(arm.name) * (1.12 if arm.label == "fedsparq" else 1) for arm in arms)
+    right = 16 + max(text_width(arm.short_name) * (1.12 if arm.label == "fedsparq" else 1) for arm in arms)
     figure, axes = panel(title, bench.setting.subtitle, right=right, height=max(3.1, 0.9 + 0.16 * len(arms)))
     ends, everything = [], []
     for arm in arms:
@@ -67,7 +67,7 @@ def _lines(
         finite = np.flatnonzero(np.isfinite(mean))
         if finite.size:
             last = int(finite[-1])
-            ends.append(Tag(arm.name, last + 1.0, float(mean[last]), look.colour, arm.label == "fedsparq"))
+            ends.append(Tag(arm.short_name, last + 1.0, float(mean[last]), look.colour, arm.label == "fedsparq"))
     _choose_scale(axes, np.concatenate(everything), in_percent, zero)
     axes.set_xlim(1, max(2, bench.setting.rounds))
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))

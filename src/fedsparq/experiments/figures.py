@@ -127,7 +127,7 @@ def _draw_answer(axes: Axes, bench: Bench, looks: Looks, labels: bool = True) ->
 def _tags(bench: Bench, looks: Looks) -> list[Tag]:
     front = pareto(bench.arms)
     return [
-        Tag(a.name, a.spread("upload_bytes").mean, a.spread("accuracy").mean, looks[a.label].colour, a in front)
+        Tag(a.short_name, a.spread("upload_bytes").mean, a.spread("accuracy").mean, looks[a.label].colour, a in front)
         for a in bench.arms
     ]
 

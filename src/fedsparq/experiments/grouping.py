@@ -29,6 +29,9 @@ def dataset_key(name: str) -> str:
     return _ALIASES.get(name.lower(), name.lower())
 
 
+_LONGEST = 40
+
+
 def method_name(label: str) -> str:
     """A run's label as people write it: the method's usual spelling, then its options."""
     method, _, options = label.partition(" ")
@@ -97,6 +100,14 @@ class Arm:
     @property
     def name(self) -> str:
         return method_name(self.label)
+
+    @property
+    def short_name(self) -> str:
+        """The name for a figure's margin: what is too long loses its middle, where names differ least."""
+        if len(self.name) <= _LONGEST:
+            return self.name
+        head = _LONGEST // 2
+        return f"{self.name[:head]}…{self.name[head + 1 - _LONGEST :]}"
 
     @property
     def method(self) -> str:
