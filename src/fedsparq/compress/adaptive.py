@@ -22,7 +22,7 @@ from fedsparq.compress.select import Marks, Memory, at_least
 from fedsparq.compress.state import Compensated, Vector
 from fedsparq.layout import Layout
 
-_SAMPLE = 1 << 17
+_SAMPLE = 1 << 15
 """Of a layer of more coordinates than this, about so many are looked at to find its curve."""
 _FINEST = 2.0**-30
 _PRECISION = 0.004
@@ -73,10 +73,9 @@ class Curves:
         self._sizes = np.diff(c.layout.bounds)
         self._curves = np.empty((2, layers, kernels.BINS))
         self._bases = np.empty(layers, np.int64)
-        room = np.zeros(kernels.ALL_BINS, np.int64), np.zeros(kernels.ALL_BINS)
         for index in range(layers):
             skip = max(1, int(self._sizes[index]) // _SAMPLE)
-            self._bases[index] = kernels.curve(c.layer(index), skip, *room, *self._curves[:, index])
+            self._bases[index] = kernels.curve(c.layer(index), skip, *self._curves[:, index])
         self.largest = float(kernels.largest(self._curves[0], self._bases)) or 1.0
         """About the largest magnitude."""
 

@@ -11,7 +11,6 @@ import numpy as np
 from fedsparq.compiled import jit, trailing_zeros
 from fedsparq.compress.kernels import uniform
 
-ALL_BINS = 1 << 16
 BINS = 1 << 12
 """Bins that a curve keeps: the 16 powers of two below the largest magnitude. Bin 0 is never sent."""
 _BIN_SHIFT = np.uint32(15)
@@ -31,33 +30,31 @@ STEP = np.sqrt(6 / np.log(2))
 
 
 @jit
-def curve(c: Any, skip: int, number: Any, mass: Any, count: Any, total: Any) -> int:
-    """Fill a layer's curve from one block of 64 coordinates in `skip`; returns which of all bins its bin 0 is.
-
-    `number` and `mass` are room for all bins, zero before and after.
-    """
+def curve(c: Any, skip: int, count: Any, total: Any) -> int:
+    """Fill a layer's curve from one block of 64 coordinates in `skip`; returns which of all bins its bin 0 is."""
     bits = c.view(np.uint32)
-    seen = 0
+    most, seen = np.uint32(0), 0
     for start in range(0, c.size, _BLOCK * skip):
         end = min(start + _BLOCK, c.size)
         for i in range(start, end):
-            place = (bits[i] & _MAGNITUDE) >> _BIN_SHIFT
-            number[place] += 1
-            mass[place] += np.float64(abs(c[i]))
+            most = max(most, bits[i] & _MAGNITUDE)
         seen += end - start
+    base = max(int(most >> _BIN_SHIFT) - BINS + 1, 0)
+    count[:] = 0
+    total[:] = 0
+    for start in range(0, c.size, _BLOCK * skip):
+        for i in range(start, min(start + _BLOCK, c.size)):
+            place = int((bits[i] & _MAGNITUDE) >> _BIN_SHIFT) - base
+            if place >= 0:
+                count[place] += 1
+                total[place] += np.float64(abs(c[i]))
     scale = c.size / max(seen, 1)
-    highest = ALL_BINS - 1
-    while highest > 0 and number[highest] == 0:
-        highest -= 1
-    base = max(highest - BINS + 1, 0)
     above = sum_above = 0.0
     for place in range(BINS - 1, -1, -1):
-        if number[base + place] > 0:
-            above += scale * number[base + place]
-            sum_above += scale * mass[base + place]
+        if count[place] > 0:
+            above += scale * count[place]
+            sum_above += scale * total[place]
         count[place], total[place] = above, sum_above
-    number[: highest + 1] = 0
-    mass[: highest + 1] = 0
     return base
 
 

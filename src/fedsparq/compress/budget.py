@@ -77,8 +77,7 @@ class Room:
 
     def init(self, layout: Layout) -> Memory:
         """What is remembered before the first round; an error if not even an empty message fits."""
-        self.bytes(layout)
-        return {"efficiency": np.zeros(1), "price": np.zeros(1)}
+        return {"room": np.array([self.bytes(layout)]), "efficiency": np.zeros(1), "price": np.zeros(1)}
 
     def bytes(self, layout: Layout) -> int:
         """The bytes for a message without its exact part."""
@@ -95,12 +94,13 @@ class Room:
     def fill(self, layout: Layout, rounds: int, memory: Memory, send: Sender) -> Coded:
         """As much as there is room for: by the model's bits, put right by what the wire makes of them.
 
-        Where neither the model is small nor a budget given, the model's bits alone decide.
+        A budget is kept by measuring every message. Without one, that would be most of the work: a small model's are
+        measured in rounds 0, 1, 2, 4, 8 and so on, a large one's, whose coding holds no surprise, never.
         """
-        small, room = layout.size <= CONTEXT_TO, self.bytes(layout)
+        small, room = layout.size <= CONTEXT_TO, int(memory["room"][0])
         expected = float(memory["efficiency"][0]) or (_SMALL if small else _LARGE)
         attempt = send(_AIM * 8 * room / expected, float(memory["price"][0]))
-        if small or self.budget:
+        if self.budget or (small and rounds & (rounds - 1) == 0):
             attempt, seen = _fit(layout, room, attempt, send)
             memory["efficiency"][0] = seen if rounds == 0 else self.beta * expected + (1 - self.beta) * seen
         memory["price"][0] = attempt.price
