@@ -19,7 +19,7 @@ from rich.table import Table
 
 from fedsparq.errors import FedSparQError
 
-NAMES = ("codec", "training_loop", "engine", "many_clients")
+NAMES = ("codec", "methods", "training_loop", "engine", "many_clients")
 RESULTS = Path(__file__).parent / "results"
 
 
