@@ -88,7 +88,8 @@ def test_a_layer_that_sends_nothing_denies_contraction(tmp_path):
 
 def test_ablations_are_quoted_where_they_were_run(tmp_path):
     make_run(tmp_path, "fedsparq")
-    make_run(tmp_path, "fedsparq", options={"residual": "kept-only"}, reach=0.9)
+    for residual in ("kept-only", "off", "none"):
+        make_run(tmp_path, "fedsparq", options={"residual": residual}, reach=0.9)
     found = claims(tmp_path)["Residuals telescope"]
     assert "residual=kept-only against the default on MNIST IID" in found.measured
     assert found.figure == "mnist-iid-variants"

@@ -19,7 +19,8 @@ def bench(tmp_path):
     for method in METHODS:
         for seed in range(2):
             make_run(tmp_path, method, "fmnist", "dirichlet(0.5)", seed, rounds=4)
-    make_run(tmp_path, "fedsparq", "fmnist", "dirichlet(0.5)", rounds=4, options={"beta": 0.5})
+    for beta in (0.5, 0.6, 0.7):
+        make_run(tmp_path, "fedsparq", "fmnist", "dirichlet(0.5)", rounds=4, options={"beta": beta})
     (found,) = benches(load_runs([tmp_path]).runs)
     return found
 

@@ -40,10 +40,30 @@ def test_variants_stand_apart_only_beside_the_default(tmp_path):
     (alone,) = benches(load_runs([tmp_path]).runs)
     assert [arm.label for arm in alone.arms] == ["fedavg", "fedsparq beta=0.5"]
     make_run(tmp_path, "fedsparq")
-    (both,) = benches(load_runs([tmp_path]).runs)
-    assert [arm.label for arm in both.arms] == ["fedavg", "fedsparq"]
-    assert [arm.label for arm in both.variants] == ["fedsparq beta=0.5"]
-    assert [arm.label for arm in both.all_arms] == ["fedavg", "fedsparq", "fedsparq beta=0.5"]
+    (competing,) = benches(load_runs([tmp_path]).runs)
+    assert [arm.label for arm in competing.arms] == ["fedavg", "fedsparq", "fedsparq beta=0.5"]
+    assert not competing.variants
+    for beta in (0.6, 0.7):
+        make_run(tmp_path, "fedsparq", options={"beta": beta})
+    (explaining,) = benches(load_runs([tmp_path]).runs)
+    assert [arm.label for arm in explaining.arms] == ["fedavg", "fedsparq"]
+    variants = [f"fedsparq beta={beta}" for beta in (0.5, 0.6, 0.7)]
+    assert [arm.label for arm in explaining.variants] == variants
+    assert [arm.label for arm in explaining.all_arms] == ["fedavg", "fedsparq", *variants]
+
+
+@pytest.mark.parametrize(
+    ("label", "name"),
+    [
+        ("fedavg", "FedAvg"),
+        ("fedsparq multiplier=2.0", "FedSparQ multiplier=2.0"),
+        ("stc / down: stc", "STC, both ways"),
+        ("fedsparq-adaptive / down: float16", "FedSparQ-adaptive / down: float16"),
+        ("mine beta=1", "mine beta=1"),
+    ],
+)
+def test_names_as_people_write_them(label, name):
+    assert method_name(label) == name
 
 
 def test_front_frugal_and_reference(tmp_path):

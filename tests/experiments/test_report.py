@@ -18,7 +18,8 @@ def runs(tmp_path_factory) -> Path:
         for seed in range(2):
             make_run(root, method, "mnist", "iid", seed)
         make_run(root, method, "cifar10", "dirichlet(0.5)", rounds=6, note="12,000 of 50,000 images, 6 rounds")
-    make_run(root, "fedsparq", "mnist", "iid", options={"residual": "kept-only"}, reach=0.95)
+    for residual in ("kept-only", "off", "none"):
+        make_run(root, "fedsparq", "mnist", "iid", options={"residual": residual}, reach=0.95)
     broken = make_run(root, "stc", "mnist", "iid")
     broken.joinpath("summary.json").unlink()
     return root

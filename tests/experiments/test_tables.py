@@ -102,9 +102,11 @@ def test_markdown_rows_have_the_same_number_of_cells(bench):
 
 def test_variants_are_named_by_their_options(tmp_path):
     make_run(tmp_path)
-    make_run(tmp_path, options={"beta": 0.5, "scope": "global"})
+    for beta in (0.5, 0.6, 0.7):
+        make_run(tmp_path, options={"beta": beta, "scope": "global"})
     (bench,) = benches(load_runs([tmp_path]).runs)
-    assert [row.name for row in tables.variant_table(bench).rows] == ["default", "beta=0.5 scope=global"]
+    expected = ["default", *(f"beta={beta} scope=global" for beta in (0.5, 0.6, 0.7))]
+    assert [row.name for row in tables.variant_table(bench).rows] == expected
 
 
 @pytest.mark.parametrize(

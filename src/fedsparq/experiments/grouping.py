@@ -17,9 +17,12 @@ _METHODS = {
     "random-10": "Random 10 %",
     "top-10": "Top 10 %",
     "fedsparq": "FedSparQ",
+    "fedsparq-adaptive": "FedSparQ-adaptive",
     "stc": "STC",
     "qsgd": "QSGD",
     "dgc": "DGC",
+    "adacomp": "AdaComp",
+    "eden": "EDEN",
 }
 _ALIASES = {"fashion_mnist": "fmnist", "fashion-mnist": "fmnist", "cifar-10": "cifar10"}
 
@@ -30,12 +33,18 @@ def dataset_key(name: str) -> str:
 
 
 _LONGEST = 40
+_ABLATION = 3
+"""From so many variants of FedSparQ on, they are there to explain it, and not to compete."""
 
 
 def method_name(label: str) -> str:
     """A run's label as people write it: the method's usual spelling, then its options."""
-    method, _, options = label.partition(" ")
-    return f"{_METHODS.get(method, method)} {options}".strip()
+    up, _, down = label.partition(" / down: ")
+    method, _, options = up.partition(" ")
+    name = f"{_METHODS.get(method, method)} {options}".strip()
+    if not down:
+        return name
+    return f"{name}, both ways" if down == up else f"{name} / down: {method_name(down)}"
 
 
 def slug(text: str) -> str:
@@ -153,7 +162,7 @@ class Bench:
 
 
 def benches(runs: Iterable[Run]) -> list[Bench]:
-    """Runs by setting, in the paper's order. FedSparQ's variants stand apart where plain FedSparQ was run as well."""
+    """Runs by setting, in the paper's order. Several variants of FedSparQ stand apart if it was run plain as well."""
     groups: dict[Setting, dict[str, list[Run]]] = {}
     for run in runs:
         groups.setdefault(Setting.of(run), {}).setdefault(run.label, []).append(run)
@@ -168,7 +177,9 @@ def benches(runs: Iterable[Run]) -> list[Bench]:
         labels = groups[setting]
         arms = [Arm(label, sorted(labels[label], key=lambda r: r.seed)) for label in sorted(labels, key=_label_order)]
         variants = [arm for arm in arms if arm.runs[0].is_variant]
-        main = [arm for arm in arms if not arm.runs[0].is_variant or "fedsparq" not in labels]
+        if len(variants) < _ABLATION:
+            variants = []
+        main = [arm for arm in arms if arm not in variants or "fedsparq" not in labels]
         found.append(Bench(setting, name, main, variants))
     return found
 
