@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import MaxNLocator
 
 from fedsparq.experiments import bars, curves
+from fedsparq.experiments.frontier import crowded, frontier
 from fedsparq.experiments.grouping import Bench, pareto, slug
 from fedsparq.experiments.placing import Tag, around_points
-from fedsparq.experiments.style import GRID, INK, MUTED, SURFACE, WIDTH, Look, panel, styled
-from fedsparq.experiments.units import percent, tick_bytes
+from fedsparq.experiments.style import GRID, INK, MUTED, SURFACE, WIDTH, Look, bytes_axis, panel, styled
+from fedsparq.experiments.units import percent
 
 Looks = Mapping[str, Look]
 
@@ -44,7 +45,7 @@ def draw_bench(bench: Bench, looks: Looks) -> Iterator[Drawing]:
             name = f"{bench.slug}-kept"
             yield Drawing(name, f"Share of coordinates sent over rounds, {at}", curves.kept(bench, sparse, looks))
         for arm in sparse:
-            if curves.layers_differ(arm):
+            if curves.layers_differ(arm) and not crowded(bench):
                 name = f"{bench.slug}-layers-{slug(arm.label)}"
                 caption = f"Share of each layer that {arm.name} sends, {at}"
                 yield Drawing(name, caption, curves.kept_layers(bench, arm, looks))
@@ -59,6 +60,8 @@ def draw_bench(bench: Bench, looks: Looks) -> Iterator[Drawing]:
 
 def answer(bench: Bench, looks: Looks) -> Figure:
     """Accuracy against bytes sent, every method of one bench, the undominated ones joined."""
+    if crowded(bench):
+        return frontier(bench)
     with styled():
         figure, axes = panel("Accuracy for bytes sent", bench.setting.subtitle, left=40, height=3.6)
         _draw_answer(axes, bench, looks)
@@ -66,7 +69,8 @@ def answer(bench: Bench, looks: Looks) -> Figure:
 
 
 def answers(all_benches: Sequence[Bench], looks: Looks) -> Figure:
-    """The same for all benches in one figure, for a paper."""
+    """The same for all benches in one figure, for a paper; without those that need more room."""
+    all_benches = [bench for bench in all_benches if not crowded(bench)]
     columns = min(2, len(all_benches))
     rows = math.ceil(len(all_benches) / columns)
     with styled():
@@ -145,13 +149,3 @@ def _join_front(axes: Axes, bench: Bench) -> None:
     xs, ys = zip(*_staircase(axes, bench), strict=True)
     axes.plot(xs, ys, color=MUTED.light, linewidth=0.8, zorder=1.5)
     axes.fill_between(xs, ys, axes.get_ylim()[0], color=GRID.light, alpha=0.45, linewidth=0, zorder=1)
-
-
-def bytes_axis(axes: Axes) -> None:
-    """Ticks in kB, MB and GB on a logarithmic x axis."""
-    low, high = axes.get_xlim()
-    decades = math.log10(high / low)
-    subs = (1.0,) if decades > 2.5 else (1.0, 3.0) if decades > 1.2 else (1.0, 2.0, 5.0)
-    axes.xaxis.set_major_locator(LogLocator(10, subs=subs))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: tick_bytes(value)))
-    axes.xaxis.set_minor_formatter(NullFormatter())

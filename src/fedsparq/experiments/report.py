@@ -10,6 +10,7 @@ from fedsparq.experiments import markdown, page, tables
 from fedsparq.experiments.claims import Claim, judge
 from fedsparq.experiments.content import Content, Section, Shown
 from fedsparq.experiments.figures import answer, answers, draw_bench
+from fedsparq.experiments.frontier import crowded
 from fedsparq.experiments.grouping import Bench, benches
 from fedsparq.experiments.results import LeftOut, Run, load_runs
 from fedsparq.experiments.style import Look, looks, save
@@ -74,7 +75,7 @@ def _gather(
 
 def _sections(groups: Sequence[Bench], files: Path, formats: Sequence[str]) -> list[Section]:
     look = looks(arm.label for bench in groups for arm in bench.all_arms)
-    if len(groups) > 1:
+    if sum(not crowded(bench) for bench in groups) > 1:
         save(answers(groups, look), files, "answer", formats)
     return [_section(bench, look, files, formats) for bench in groups]
 

@@ -4,6 +4,7 @@ Figures are drawn once, in the light colours. In the page each colour of the pal
 so the same drawing is right on a light screen, on a dark one and on paper.
 """
 
+import math
 import re
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsparq.errors import MissingExtraError
+from fedsparq.experiments.units import tick_bytes
 
 try:
     import matplotlib
@@ -21,6 +23,7 @@ try:
     from matplotlib.figure import Figure
     from matplotlib.font_manager import FontProperties
     from matplotlib.textpath import text_to_path
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 except ModuleNotFoundError as error:
     raise MissingExtraError("drawing figures needs matplotlib: pip install 'fedsparq[torch]'") from error
 
@@ -211,3 +214,13 @@ def inline(document: str, label: str) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" role="img" '
         f'aria-label="{escaped}" {view_box.group(0) if view_box else ""}>{rest}'
     )
+
+
+def bytes_axis(axes: Axes) -> None:
+    """Ticks in kB, MB and GB on a logarithmic x axis."""
+    low, high = axes.get_xlim()
+    decades = math.log10(high / low)
+    subs = (1.0,) if decades > 2.5 else (1.0, 3.0) if decades > 1.2 else (1.0, 2.0, 5.0)
+    axes.xaxis.set_major_locator(LogLocator(10, subs=subs))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: tick_bytes(value)))
+    axes.xaxis.set_minor_formatter(NullFormatter())
