@@ -119,3 +119,9 @@ def test_reproduction_is_the_papers_experiments() -> None:
 def test_hyperparameters_are_the_same_for_all_methods_of_a_data_set() -> None:
     for name in ("mnist", "fmnist", "cifar10", "cifar10-small"):
         assert len({run.training for run in load_bundled(name)}) == 1
+
+
+def test_a_folder_of_the_same_name_does_not_hide_a_spec(tmp_path, monkeypatch):
+    (tmp_path / "frontier").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert locate("frontier").is_file()

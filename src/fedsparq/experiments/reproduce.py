@@ -40,7 +40,7 @@ def load_bundled(name: str) -> list[RunSpec]:
 
 def locate(name: str) -> Path:
     """A spec by its path, or one of the package's by its name."""
-    if Path(name).exists():
+    if Path(name).is_file():
         return Path(name)
     bundled = files("fedsparq") / "specs"
     with as_file(bundled) as folder:
