@@ -44,6 +44,14 @@ def test_what_is_far_below_stands_at_the_bottom(bench):
     assert "triangles: below" in style.svg(figure, "any")
 
 
+def test_other_words_make_another_line(tmp_path):
+    for options in ({"bits": 0.5}, {"bits": 1.0}, {"rounding": "nearest", "bits": 1e-05}):
+        make_run(tmp_path, "fedsparq-adaptive", rounds=2, options=options)
+    (bench,) = benches(load_runs([tmp_path]).runs)
+    found = {name: len(arms) for name, arms in frontier.families(bench.arms).items()}
+    assert found == {"fedsparq-adaptive": 2, "fedsparq-adaptive rounding=nearest": 1}
+
+
 def test_few_settings_are_named_one_by_one(tmp_path):
     for method in ("fedavg", "fedsparq", "stc"):
         make_run(tmp_path, method, rounds=2)

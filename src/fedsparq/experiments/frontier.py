@@ -1,5 +1,6 @@
 """Accuracy against bytes where methods were run at many settings: each method a line through its settings."""
 
+import re
 from collections.abc import Sequence
 
 from matplotlib.figure import Figure
@@ -11,6 +12,7 @@ from fedsparq.experiments.placing import Tag, around_points
 from fedsparq.experiments.units import percent
 
 _MANY = 12
+_NUMBER = re.compile(r" \w+=[-+.e\d]+(?= |$)")
 _DEPTH = 4.0
 """Points of accuracy below the best that are shown; what is worse stands as a triangle at the bottom."""
 
@@ -21,10 +23,10 @@ def crowded(bench: Bench) -> bool:
 
 
 def families(arms: Sequence[Arm]) -> dict[str, list[Arm]]:
-    """The arms of each method, by bytes sent."""
+    """The arms that differ in numbers alone, by bytes sent; under their common label."""
     found: dict[str, list[Arm]] = {}
     for arm in sorted(arms, key=lambda arm: arm.spread("upload_bytes").mean):
-        found.setdefault(arm.method, []).append(arm)
+        found.setdefault(_NUMBER.sub("", arm.label), []).append(arm)
     return found
 
 
