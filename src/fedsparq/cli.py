@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import shlex
 import sys
 import tomllib
 from collections.abc import Callable
@@ -173,7 +174,8 @@ def report(
     _need_torch()
     from fedsparq.experiments.report import write_markdown, write_report
 
-    command = " ".join(["fedsparq report", *map(str, folders), "-o", str(out), *(["--paper"] if paper else [])])
+    words = ["report", *map(str, folders), "-o", str(out), *(["--paper"] if paper else [])]
+    command = shlex.join(["fedsparq", *words, *(["--title", title] if title else [])])
     write = write_markdown if out.suffix == ".md" else write_report
     written = write(folders, out, title=title, paper=paper, command=command)
     for left in written.left_out:

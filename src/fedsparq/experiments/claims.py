@@ -251,7 +251,7 @@ def _range(shares: Sequence[float]) -> str:
 
 
 def _short(bench: Bench) -> str:
-    return bench.setting.title.replace(" · ", " ")
+    return bench.setting.heading.replace(" · ", " ")
 
 
 def _number(value: float) -> str:

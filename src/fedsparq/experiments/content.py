@@ -86,7 +86,7 @@ def departures(content: Content) -> list[str]:
     for section in content.sections:
         said = deviation(section.bench.setting)
         if said:
-            found.setdefault(said, []).append(section.bench.setting.title)
+            found.setdefault(said, []).append(section.bench.setting.heading)
     return [f"{', '.join(titles)}: {said}." for said, titles in found.items()]
 
 
@@ -109,7 +109,7 @@ def finding(bench: Bench) -> Finding:
     if least.label != plain.label and sent > 0:
         times = plain.spread("upload_bytes").mean / sent
         compared = f"{times:.1f} times less than {plain.name} at {_percent(plain.spread('accuracy'))}"
-    return Finding(bench.setting.title, least.name, _percent(least.spread("accuracy")), human_bytes(sent), compared)
+    return Finding(bench.setting.heading, least.name, _percent(least.spread("accuracy")), human_bytes(sent), compared)
 
 
 def _percent(value: Spread) -> str:

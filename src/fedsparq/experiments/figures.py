@@ -30,7 +30,7 @@ class Drawing:
 
 def draw_bench(bench: Bench, looks: Looks) -> Iterator[Drawing]:
     """Every figure the runs of this bench have something to show in."""
-    at = bench.setting.title
+    at = bench.setting.heading
     with styled():
         name = f"{bench.slug}-accuracy"
         yield Drawing(name, f"Test accuracy over rounds, {at}", curves.measure_curves(bench, looks, "accuracy"))

@@ -32,6 +32,7 @@ def dataset_key(name: str) -> str:
     return _ALIASES.get(name.lower(), name.lower())
 
 
+_PAPERS_CLIENTS = 3
 _LONGEST = 40
 _ABLATION = 3
 """From so many variants of FedSparQ on, they are there to explain it, and not to compete."""
@@ -88,6 +89,11 @@ class Setting:
     def title(self) -> str:
         partition = "IID" if self.iid else self.partition[:1].upper() + self.partition[1:]
         return f"{_DATASETS.get(self.dataset, self.dataset)} · {partition}"
+
+    @property
+    def heading(self) -> str:
+        """The title, with the number of clients where it is not the paper's."""
+        return self.title if self.clients == _PAPERS_CLIENTS else f"{self.title} · {self.clients} clients"
 
     @property
     def subtitle(self) -> str:

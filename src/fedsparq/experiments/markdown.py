@@ -51,7 +51,7 @@ def _claims(content: Content) -> str:
 
 
 def _bench(section: Section, files: str) -> str:
-    lines = [f"## {section.bench.setting.title}\n"]
+    lines = [f"## {section.bench.setting.heading}\n"]
     if section.bench.setting.note:
         lines.append(f"**{section.bench.setting.note}**\n")
     lines += [" · ".join(section.facts) + "\n", tables.to_markdown(section.results)]
@@ -69,7 +69,7 @@ def _variants(section: Section, files: str) -> str:
     table = tables.to_markdown(section.variants)
     return "\n".join(
         [
-            f"## FedSparQ's variants, {section.bench.setting.title}\n",
+            f"## FedSparQ's variants, {section.bench.setting.heading}\n",
             table,
             _downloads(section.variants.name, files),
             "",

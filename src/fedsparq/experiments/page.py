@@ -49,7 +49,7 @@ def _style() -> str:
 def _navigation(content: Content) -> str:
     links = [("answer", "Answer")]
     links += [("claims", "Claims")] if content.claims else []
-    links += [(section.bench.slug, section.bench.setting.title) for section in content.sections]
+    links += [(section.bench.slug, section.bench.setting.heading) for section in content.sections]
     links += [("variants", "Variants")] if any(section.variants for section in content.sections) else []
     links += [("reading", "How to read this")]
     items = "".join(f'<a href="#{escape(target)}">{escape(text)}</a>' for target, text in links)
@@ -118,7 +118,7 @@ def _bench(section: Section, files: str) -> str:
     figures = "".join(_figure(shown, files) for shown in section.figures if not shown.name.endswith("-variants"))
     data = f'<a href="{_link(files, f"{bench.slug}-rounds.csv")}">every round as CSV</a>'
     return (
-        f'<section id="{escape(bench.slug)}"><h2>{escape(bench.setting.title)}</h2>{note}'
+        f'<section id="{escape(bench.slug)}"><h2>{escape(bench.setting.heading)}</h2>{note}'
         f'<p class="facts">{escape(" · ".join(section.facts))} · {data}</p>'
         f'{_table(section.results, files)}{beside}<div class="figures">{figures}</div></section>'
     )

@@ -82,7 +82,7 @@ def _sections(groups: Sequence[Bench], files: Path, formats: Sequence[str]) -> l
 
 def _section(bench: Bench, look: Mapping[str, Look], files: Path, formats: Sequence[str]) -> Section:
     hero = f"{bench.slug}-answer"
-    caption = f"Test accuracy against upload per client, {bench.setting.title}"
+    caption = f"Test accuracy against upload per client, {bench.setting.heading}"
     first = Shown(hero, caption, save(answer(bench, look), files, hero, formats))
     drawn = [Shown(d.name, d.caption, save(d.figure, files, d.name, formats)) for d in draw_bench(bench, look)]
     made = [tables.result_table(bench), *([tables.variant_table(bench)] if bench.variants else [])]
