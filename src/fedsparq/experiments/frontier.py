@@ -13,7 +13,7 @@ from fedsparq.experiments.units import percent
 
 _MANY = 12
 _NUMBER = re.compile(r" \w+=[-+.e\d]+(?= |$)")
-_DEPTH = 4.0
+_DEPTH = 2.0
 """Points of accuracy below the best that are shown; what is worse stands as a triangle at the bottom."""
 
 
@@ -32,9 +32,10 @@ def families(arms: Sequence[Arm]) -> dict[str, list[Arm]]:
 
 def frontier(bench: Bench) -> Figure:
     """Every setting of every method; those of one method are joined and share a colour and a name."""
-    best = max(arm.spread("accuracy").mean for arm in bench.arms)
-    floor = max(best - _DEPTH, min(arm.spread("accuracy").mean for arm in bench.arms) - 0.2)
-    below = f" · triangles: below {floor:.0f} %" if floor > best - _DEPTH - 0.1 else ""
+    reached = [arm.spread("accuracy").mean for arm in bench.arms]
+    best, worst = max(reached), min(reached)
+    floor = max(best - _DEPTH, worst - 0.2)
+    below = f" · triangles: below {floor:.1f} %" if worst < floor else ""
     with style.styled():
         figure, axes = style.panel("Accuracy for bytes sent", bench.setting.subtitle + below, left=40, height=4.8)
         axes.set_xscale("log")
