@@ -36,9 +36,10 @@ def test_workers_end_with_a_killed_parent(tmp_path: Path) -> None:
     words = ["run", "--rounds", "500", "--clients", "4", "--workers", "2", "--out", str(tmp_path / "run")]
     parent = subprocess.Popen([sys.executable, "-m", "fedsparq", *words], stdout=subprocess.DEVNULL)
     try:
-        deadline = time.monotonic() + 120
-        while len(workers := _children(parent.pid)) < 2 and time.monotonic() < deadline:
+        rounds, deadline = tmp_path / "run" / "rounds.jsonl", time.monotonic() + 120
+        while not (rounds.exists() and rounds.stat().st_size) and time.monotonic() < deadline:
             time.sleep(0.1)
+        workers = _children(parent.pid)
         assert len(workers) >= 2
     finally:
         parent.send_signal(signal.SIGKILL)
