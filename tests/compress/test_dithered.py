@@ -20,10 +20,15 @@ def sent(seed, **options):
     return payload, state
 
 
+def steps_of(payload):
+    """Each coordinate's step."""
+    return np.concatenate([np.full(t.size, v.step) for t, v in zip(LAYOUT.parameters, payload.values, strict=True)])
+
+
 def test_every_value_is_one_of_the_two_steps_beside_it():
-    payload, state = sent(0, bits=1.0)
-    step = np.float32(state.memory["price"][0])
-    assert step.view(np.uint32) & 0xFFFF == 0
+    payload, _ = sent(0, bits=1.0)
+    step = steps_of(payload)
+    assert not (step.view(np.uint32) & 0xFFFF).any()
     dense = payload.dense()
     levels = dense / step
     np.testing.assert_array_equal(levels, np.rint(levels))
@@ -46,9 +51,26 @@ def test_what_is_drawn_is_right_on_average_and_what_is_not_is_kept():
 
 def test_only_what_is_below_the_deferred_share_of_a_step_is_kept():
     payload, state = sent(1, bits=0.6, deferred=0.25)
-    least = np.float32(0.25) * np.float32(state.memory["price"][0])
+    least = np.float32(0.25) * steps_of(payload)
     np.testing.assert_array_equal(state.residual, np.where(np.abs(C) < least, C, 0))
     assert not np.isin(np.flatnonzero(state.residual), payload.positions).any()
+
+
+def test_steps_are_finer_by_the_root_of_the_mean_magnitude():
+    payload, _ = sent(1)
+    means = np.array([np.abs(C[tensor.span]).mean() for tensor in LAYOUT.parameters])
+    steps = np.array([values.step for values in payload.values], np.float64)
+    np.testing.assert_allclose(steps * np.sqrt(means / means[0]), steps[0], rtol=2**-6)
+
+
+def test_a_layer_of_zeros_sends_nothing_and_disturbs_no_other():
+    layout = Layout.of({"a": (100, 80), "silent": (500,)})
+    update = np.concatenate([C[:8000], np.zeros(500, np.float32)])
+    method = fedsparq.method("fedsparq-adaptive", bits=0.5)
+    payload, state = method.compress(update, method.init(layout), np.random.default_rng(0))
+    assert (payload.positions < 8000).all()
+    assert payload.positions.size > 100
+    assert not state.residual[8000:].any()
 
 
 def test_nothing_is_kept_if_nothing_is_deferred():
@@ -70,11 +92,11 @@ def test_what_waits_is_sent_in_the_end():
 
 
 @pytest.mark.parametrize("step", [0.01, 0.3, 3.0, 30.0])
-@pytest.mark.parametrize("deferred", [0.0, 0.1])
+@pytest.mark.parametrize("deferred", [0.0, 0.2])
 def test_the_bits_to_expect_are_the_entropy_of_what_is_drawn(step, deferred):
     c = Compensated(LAYOUT, C, None, np.empty(LAYOUT.size, np.float32))
     c.load_all()
-    expected = Curves(c).drawn_bits(step, deferred)
+    expected = Curves(c).drawn_bits(np.full(len(LAYOUT.parameters), step), deferred)
     rng, bits = np.random.default_rng(0), []
     for _ in range(30):
         ratio = np.abs(C.astype(np.float64)) / step
@@ -91,3 +113,14 @@ def test_the_bits_to_expect_are_the_entropy_of_what_is_drawn(step, deferred):
 def test_the_same_seed_draws_the_same():
     first, second, other = sent(5)[0], sent(5)[0], sent(6)[0]
     assert fedsparq.encode(first) == fedsparq.encode(second) != fedsparq.encode(other)
+
+
+def test_a_peak_that_the_sample_missed_is_sent_as_it_is():
+    layout = Layout.of({"big": (300_000,)})
+    update = (1e-6 * C.mean() + np.resize(C, layout.size)).astype(np.float32)
+    update[64 * 5 + 3] = -40_000 * np.abs(C).max()
+    method = fedsparq.method("fedsparq-adaptive", budget="2 MB")
+    payload, _ = method.compress(update, method.init(layout), np.random.default_rng(0))
+    step = payload.values[0].step
+    assert np.abs(payload.dense() - update).max() <= 1.001 * step
+    assert step <= 1.02 * np.abs(update).max() / 32_000

@@ -69,15 +69,24 @@ class Curves:
     """What each layer's bits would buy."""
 
     def __init__(self, c: Compensated) -> None:
-        layers = len(c.layout.parameters)
-        self._sizes = np.diff(c.layout.bounds)
-        self._curves = np.empty((2, layers, kernels.BINS))
-        self._bases = np.empty(layers, np.int64)
-        for index in range(layers):
-            skip = max(1, int(self._sizes[index]) // _SAMPLE)
-            self._bases[index] = kernels.curve(c.layer(index), skip, *self._curves[:, index])
-        self.largest = float(kernels.largest(self._curves[0], self._bases)) or 1.0
-        """About the largest magnitude."""
+        bounds = c.layout.bounds
+        self._sizes = np.diff(bounds)
+        self._curves = np.empty((2, self._sizes.size, kernels.BINS))
+        self._bases = np.empty(self._sizes.size, np.int64)
+        self.peaks = np.empty(self._sizes.size)
+        """The largest magnitude of each layer."""
+        kernels.fill_curves(c.vector, bounds, _SAMPLE, self._curves, self._bases, self.peaks)
+        self.largest = float(self.peaks.max(initial=0)) or 1.0
+
+    @property
+    def means(self) -> NDArray[np.float64]:
+        """Each layer's mean magnitude."""
+        return self._curves[1, :, 0] / np.maximum(self._sizes, 1)
+
+    @property
+    def mean(self) -> float:
+        """The whole model's mean magnitude."""
+        return float(self._curves[1, :, 0].sum() / max(self._sizes.sum(), 1))
 
     def plan(self, bits: float, price: float) -> Plan:
         """The plan that spends about so many bits; `price` is a first guess at its price, 0 if there is none."""
@@ -100,9 +109,9 @@ class Curves:
         step = np.float32(kernels.STEP * np.sqrt(price))
         return Plan(edges, (levels == kernels.FINE).tolist(), step, total, price, everything)
 
-    def drawn_bits(self, step: float, deferred: float) -> float:
-        """The bits to expect when magnitudes from `deferred` steps on are rounded to steps at random."""
-        return kernels.drawn_bits(self._curves, self._bases, self._sizes, step, deferred * step)
+    def drawn_bits(self, steps: NDArray[np.float64], deferred: float) -> float:
+        """The bits to expect when what is not below `deferred` of its layer's steps is rounded to steps at random."""
+        return kernels.drawn_bits(self._curves, self._bases, self._sizes, steps, deferred)
 
 
 def _coded(c: Compensated, plan: Plan) -> Coded:

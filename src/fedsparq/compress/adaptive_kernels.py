@@ -1,6 +1,6 @@
 """The loops of the adaptive method, compiled. docs/ADAPTIVE.md derives what they compute.
 
-A curve is what is known of a layer's magnitudes: for each bin of the float32 numbers (256 to a power of two), how many
+A curve is what is known of a layer's magnitudes: for each bin of the float32 numbers (128 to a power of two), how many
 magnitudes lie in it or above, and their sum.
 """
 
@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from fedsparq.compiled import jit, trailing_zeros
-from fedsparq.compress.kernels import uniform
+from fedsparq.compress.kernels import at_least_word, uniform
 
-BINS = 1 << 12
+BINS = 1 << 11
 """Bins that a curve keeps: the 16 powers of two below the largest magnitude. Bin 0 is never sent."""
-_BIN_SHIFT = np.uint32(15)
+_BIN_SHIFT = np.uint32(16)
 _MAGNITUDE = np.uint32(0x7FFFFFFF)
 _BLOCK = 64
 
@@ -30,20 +30,38 @@ STEP = np.sqrt(6 / np.log(2))
 
 
 @jit
-def curve(c: Any, skip: int, count: Any, total: Any) -> int:
-    """Fill a layer's curve from one block of 64 coordinates in `skip`; returns which of all bins its bin 0 is."""
-    bits = c.view(np.uint32)
-    most, seen = np.uint32(0), 0
-    for start in range(0, c.size, _BLOCK * skip):
-        end = min(start + _BLOCK, c.size)
-        for i in range(start, end):
-            most = max(most, bits[i] & _MAGNITUDE)
-        seen += end - start
-    base = max(int(most >> _BIN_SHIFT) - BINS + 1, 0)
+def fill_curves(c: Any, bounds: Any, sample: int, curves: Any, bases: Any, peaks: Any) -> None:
+    """Fill every layer's curve, which of all bins its bin 0 is, and its largest magnitude.
+
+    Layers lie between neighbouring bounds.
+    """
+    for layer in range(bases.size):
+        part = c[bounds[layer] : bounds[layer + 1]]
+        peak = _peak(part.view(np.uint32))
+        bases[layer] = max(int(peak >> _BIN_SHIFT) - BINS + 1, 0)
+        peaks[layer] = np.uint32(peak).view(np.float32)
+        _fill_curve(part, bases[layer], max(1, part.size // sample), curves[0, layer], curves[1, layer])
+
+
+@jit
+def _peak(bits: Any) -> Any:
+    """The bits of the largest magnitude."""
+    most = np.uint32(0)
+    for i in range(bits.size):
+        most = max(most, bits[i] & _MAGNITUDE)
+    return np.uint32(most)
+
+
+@jit
+def _fill_curve(c: Any, base: int, skip: int, count: Any, total: Any) -> None:
+    """Fill a layer's curve from one block of 64 coordinates in `skip`."""
+    bits, seen = c.view(np.uint32), 0
     count[:] = 0
     total[:] = 0
     for start in range(0, c.size, _BLOCK * skip):
-        for i in range(start, min(start + _BLOCK, c.size)):
+        end = min(start + _BLOCK, c.size)
+        seen += end - start
+        for i in range(start, end):
             place = int((bits[i] & _MAGNITUDE) >> _BIN_SHIFT) - base
             if place >= 0:
                 count[place] += 1
@@ -55,26 +73,12 @@ def curve(c: Any, skip: int, count: Any, total: Any) -> int:
             above += scale * count[place]
             sum_above += scale * total[place]
         count[place], total[place] = above, sum_above
-    return base
 
 
 @jit
 def _edge(place: int) -> float:
     """The smallest magnitude of a bin."""
     return np.float64(np.uint32(np.uint32(place) << _BIN_SHIFT).view(np.float32))
-
-
-@jit
-def largest(counts: Any, bases: Any) -> float:
-    """About the largest magnitude of all layers; 0 if there is none but zeros."""
-    most = 0.0
-    for layer in range(bases.size):
-        place = BINS - 1
-        while place > 0 and counts[layer, place] == 0:
-            place -= 1
-        if place > 0:
-            most = max(most, _edge(bases[layer] + place + 1))
-    return most
 
 
 @jit
@@ -240,14 +244,14 @@ def _above(curve: Any, base: int, magnitude: float) -> Any:
 
 
 @jit
-def drawn_bits(curves: Any, bases: Any, sizes: Any, step: float, least: float) -> float:
-    """The bits that are to be expected where every magnitude from `least` on is rounded at random to the steps beside.
+def drawn_bits(curves: Any, bases: Any, sizes: Any, steps: Any, deferred: float) -> float:
+    """The bits that are to be expected where what is not below `deferred` steps is rounded at random to steps beside.
 
     The chance that a magnitude becomes level j or more is that of a ramp from (j - 1) to j steps.
     """
     bits = 0.0
     for layer in range(sizes.size):
-        curve = curves[:, layer]
+        curve, step, least = curves[:, layer], steps[layer], deferred * steps[layer]
         count, mass = _above(curve, bases[layer], least)
         reach = float(sizes[layer])
         here = _DRAWN_HEAD_BITS + _x_log_x(reach)
@@ -284,26 +288,34 @@ def _fine_bits(count: Any, base: int, start: int, step: float) -> float:
 
 
 @jit
-def draw(c: Any, words: Any, base: Any, step: Any, seed: Any, positions: Any, levels: Any) -> int:
-    """Round the marked of c at random to the steps beside, with mean c; list those that are not 0."""
+def draw(c: Any, bounds: Any, steps: Any, leasts: Any, seed: Any, positions: Any, levels: Any, ends: Any) -> int:
+    """Round c at random to the steps beside, with mean c, from its layer's least magnitude on; list what is not 0.
+
+    `ends` takes where each layer's list ends; returns where the last does.
+    """
+    bits = c.view(np.uint32)
     n = 0
-    for w in range(words.size):
-        word = words[w]
-        while word != 0:
-            i = np.uint64(64 * w) + trailing_zeros(word)
-            word &= word - np.uint64(1)
-            place = np.uint64(base) + i
-            level = int(np.float64(abs(c[i])) / step + uniform(seed, place))
-            if level > 0:
-                positions[n] = place
-                levels[n] = -level if c[i] < 0 else level
-                n += 1
+    for layer in range(steps.size):
+        step, limit, base = np.float64(steps[layer]), np.float32(leasts[layer]).view(np.uint32), bounds[layer]
+        layer_bits = bits[base : bounds[layer + 1]]
+        for start in range(0, layer_bits.size, 64):
+            word = at_least_word(layer_bits, start, limit)
+            while word != 0:
+                place = np.uint64(base + start) + trailing_zeros(word)
+                word &= word - np.uint64(1)
+                level = int(np.float64(abs(c[place])) / step + uniform(seed, place))
+                if level > 0:
+                    positions[n] = place
+                    levels[n] = -level if c[place] < 0 else level
+                    n += 1
+        ends[layer] = n
     return n
 
 
 @jit
-def forget(c: Any, least: Any) -> None:
-    """Set to zero what reaches a magnitude."""
-    for i in range(c.size):
-        if abs(c[i]) >= least:
-            c[i] = np.float32(0)
+def forget(c: Any, bounds: Any, leasts: Any) -> None:
+    """Set to zero what reaches its layer's least magnitude."""
+    for layer in range(leasts.size):
+        part, least = c[bounds[layer] : bounds[layer + 1]], leasts[layer]
+        for i in range(part.size):
+            part[i] = part[i] if abs(part[i]) < least else np.float32(0)

@@ -12,23 +12,28 @@ import numpy as np
 from fedsparq.compress import adaptive_kernels as kernels
 from fedsparq.compress.adaptive import Curves, falling_root
 from fedsparq.compress.budget import Attempt, Room
-from fedsparq.compress.payload import Listed, Steps, Values
+from fedsparq.compress.payload import Listed, Steps
 from fedsparq.compress.pipeline import Coded
-from fedsparq.compress.select import Memory, at_least
-from fedsparq.compress.state import Compensated
+from fedsparq.compress.select import Memory
+from fedsparq.compress.state import Compensated, Vector
 from fedsparq.errors import OptionError
 from fedsparq.layout import Layout
 
 _MOST_STEPS = 32_000
-"""No magnitude is more steps than this."""
+"""No magnitude is more steps than this, so that every level is an int16."""
+_TINY = np.finfo(np.float32).tiny
+_REFINEMENT = 0.5
+"""To this power of its mean magnitude, a layer's steps become finer."""
+_LOUDEST = 1024.0
+"""Differences in mean magnitude beyond this factor change no step."""
 
 
 @dataclass(frozen=True)
 class Dithered:
     """Round every coordinate at random to one of the two steps beside it, with the right mean, as far as there is room.
 
-    One step for the whole model. What is below `deferred` steps is not drawn at all but kept for later rounds; what
-    was drawn is not kept, whether it became a step or zero: on average it was sent.
+    Each layer has its step, the finer the louder it is. What is below `deferred` steps is not drawn at all but kept
+    for later rounds; what was drawn is not kept, whether it became a step or zero: on average it was sent.
     """
 
     room: Room
@@ -36,51 +41,60 @@ class Dithered:
 
     def __post_init__(self) -> None:
         if not 0 <= self.deferred < 1:
-            raise OptionError(f"deferred={self.deferred} is out of range; it must be at least 0 and below 1, as 0.1 is")
+            raise OptionError(f"deferred={self.deferred} is out of range; it must be at least 0 and below 1, as 0.2 is")
 
     def init(self, layout: Layout) -> Memory:
         return self.room.init(layout)
 
     def code(self, c: Compensated, rounds: int, memory: Memory, rng: np.random.Generator) -> Coded:
         c.load_all()
-        curves, seed = Curves(c), np.uint64(rng.integers(2**63))
+        steps, seed = _LayerSteps(Curves(c), self.deferred), np.uint64(rng.integers(2**63))
 
         def send(bits: float, price: float) -> Attempt:
-            step, everything = self._step(curves, bits, price)
-            expected = curves.drawn_bits(float(step), self.deferred)
-            return Attempt(self._drawn(c, step, seed), expected, float(step), everything)
+            step, everything = steps.spending(bits, price)
+            return Attempt(self._drawn(c, steps.at(step), seed), steps.bits(step), step, everything)
 
         coded = self.room.fill(c.layout, rounds, memory, send)
-        step = np.float32(memory["price"][0])
+        step = float(memory["price"][0])
         if step > 0:
-            kernels.forget(c.vector, self._least(step))
+            kernels.forget(c.vector, c.layout.bounds, self._leasts(steps.at(step)))
         return coded
 
-    def _least(self, step: np.float32) -> np.float32:
-        """The least magnitude that is drawn: never 0, which would draw every coordinate for nothing."""
-        return max(np.float32(self.deferred) * step, np.finfo(np.float32).tiny)
+    def _leasts(self, steps: Vector) -> Vector:
+        """The least magnitudes that are drawn: never 0, which would draw every coordinate for nothing."""
+        return (np.float32(self.deferred) * steps).clip(_TINY)
 
-    def _step(self, curves: Curves, bits: float, guess: float) -> tuple[np.float32, bool]:
-        """The step that spends about so many bits, to the upper half of its float32: that is all that travels."""
-        finest, coarsest = np.log(curves.largest / _MOST_STEPS), np.log(curves.largest) + 25
-        log_step, everything = falling_root(
-            lambda x: curves.drawn_bits(np.exp(x), self.deferred),
-            bits,
-            np.log(guess or curves.largest),
-            finest,
-            coarsest,
-        )
-        raw = np.float32(np.exp(log_step)).view(np.uint32)
-        return np.uint32((raw + np.uint32(0xFFFF)) & np.uint32(0xFFFF0000)).view(np.float32), everything
+    def _drawn(self, c: Compensated, steps: Vector, seed: np.uint64) -> Coded:
+        places, levels = np.empty(c.layout.size, np.uint32), np.empty(c.layout.size, np.int16)
+        ends = np.empty(steps.size, np.int64)
+        count = kernels.draw(c.vector, c.layout.bounds, steps, self._leasts(steps), seed, places, levels, ends)
+        places, levels = places[:count].copy(), levels[:count].copy()
+        values = tuple(Steps(*pair) for pair in zip(steps, np.split(levels, ends)[:-1], strict=True))
+        return Coded(Listed(places), places, values)
 
-    def _drawn(self, c: Compensated, step: np.float32, seed: np.uint64) -> Coded:
-        kept, values = [np.empty(0, np.uint32)], list[Values]()
-        for index, tensor in enumerate(c.layout.parameters):
-            layer = c.layer(index)
-            marks = at_least(layer, self._least(step))
-            positions, levels = np.empty(marks.count, np.uint32), np.empty(marks.count, np.int16)
-            count = kernels.draw(layer, marks.words, tensor.offset, np.float64(step), seed, positions, levels)
-            kept.append(positions[:count])
-            values.append(Steps(step, levels[:count]))
-        places = np.concatenate(kept)
-        return Coded(Listed(places), places, tuple(values))
+
+class _LayerSteps:
+    """The step of each layer, as a function of the model's: the louder a layer, the finer."""
+
+    def __init__(self, curves: Curves, deferred: float) -> None:
+        self._curves, self._deferred = curves, deferred
+        loudness = curves.means / (curves.mean or 1.0)
+        self._ratios = np.clip(loudness, 1 / _LOUDEST, _LOUDEST) ** -_REFINEMENT
+        self._finest = np.maximum(curves.peaks / _MOST_STEPS, _TINY)
+
+    def at(self, step: float) -> Vector:
+        """The layers' steps as they travel, rounded up to the upper half of a float32."""
+        raw = np.clip(step * self._ratios, self._finest, 2.0**127).astype(np.float32).view(np.uint32)
+        return ((raw + np.uint32(0xFFFF)) & np.uint32(0xFFFF0000)).view(np.float32)
+
+    def bits(self, step: float) -> float:
+        """The bits to expect."""
+        return self._curves.drawn_bits(np.maximum(step * self._ratios, self._finest), self._deferred)
+
+    def spending(self, bits: float, guess: float) -> tuple[float, bool]:
+        """The step that spends about so many bits, and whether even the finest spends less."""
+        finest = (self._finest / self._ratios).min(initial=1.0)
+        coarsest = np.log(self._curves.largest) + 25
+        start = np.log(guess or self._curves.largest)
+        log_step, everything = falling_root(lambda x: self.bits(np.exp(x)), bits, start, np.log(finest), coarsest)
+        return float(np.exp(log_step)), everything

@@ -65,16 +65,20 @@ def copy(update: Any, c: Any) -> float:
 
 
 @jit
+def at_least_word(bits: Any, start: int, limit: Any) -> Any:
+    """A word of the bitmap that marks magnitudes of at least `limit`: the one for the 64 coordinates from `start`."""
+    if start + 64 <= bits.size:
+        return at_least_mask(bits, start, limit)
+    word = np.uint64(0)
+    for i in range(start, bits.size):
+        word |= np.uint64((bits[i] & _MAGNITUDE) >= limit) << np.uint64(i - start)
+    return word
+
+
+@jit
 def _marked(words: Any, bits: Any, limit: Any, w: int) -> Any:
     """A word of the bitmap; if there is no bitmap, of one that marks magnitudes of at least `limit`."""
-    if words.size:
-        return words[w]
-    if 64 * w + 64 <= bits.size:
-        return at_least_mask(bits, 64 * w, limit)
-    word = np.uint64(0)
-    for i in range(64 * w, bits.size):
-        word |= np.uint64((bits[i] & _MAGNITUDE) >= limit) << np.uint64(i - 64 * w)
-    return word
+    return words[w] if words.size else at_least_word(bits, 64 * w, limit)
 
 
 @jit
@@ -83,7 +87,7 @@ def mark_at_least(c: Any, threshold: Any, words: Any) -> int:
     bits, limit = c.view(np.uint32), np.float32(threshold).view(np.uint32)
     kept = 0
     for w in range(words.size):
-        words[w] = _marked(words[:0], bits, limit, w)
+        words[w] = at_least_word(bits, 64 * w, limit)
         kept += int(count_ones(words[w]))
     return kept
 

@@ -75,9 +75,9 @@ def fedsparq_adaptive(
     bits: float = 0.3,
     budget: str = "",
     rounding: Rounding = "stochastic",
-    deferred: float = 0.1,
+    deferred: float = 0.2,
     beta: float = 0.5,
-    proximal_mu: float = 0.01,
+    proximal_mu: float = 0.0,
     server_momentum: float = 0.01,
 ) -> Method:
     """What gains most for its bytes: right on average, or with full error feedback (rounding="nearest")."""
