@@ -117,10 +117,18 @@ def test_the_same_seed_draws_the_same():
 
 def test_a_peak_that_the_sample_missed_is_sent_as_it_is():
     layout = Layout.of({"big": (300_000,)})
-    update = (1e-6 * C.mean() + np.resize(C, layout.size)).astype(np.float32)
+    update = np.resize(C, layout.size)
     update[64 * 5 + 3] = -40_000 * np.abs(C).max()
     method = fedsparq.method("fedsparq-adaptive", budget="2 MB")
     payload, _ = method.compress(update, method.init(layout), np.random.default_rng(0))
     step = payload.values[0].step
     assert np.abs(payload.dense() - update).max() <= 1.001 * step
     assert step <= 1.02 * np.abs(update).max() / 32_000
+
+
+def test_a_loud_layer_does_not_keep_the_others_from_using_a_large_budget():
+    layout = Layout.of({"a": (100, 80), "loud": (6,)})
+    update = np.concatenate([C[:8000], 20_000 * C[:6]])
+    method = fedsparq.method("fedsparq-adaptive", budget="11 kB")
+    payload, _ = method.compress(update, method.init(layout), np.random.default_rng(0))
+    assert 0.95 <= len(fedsparq.encode(payload)) / 11_000 <= 1.0
