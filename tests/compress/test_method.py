@@ -206,7 +206,7 @@ def test_a_seeded_mask_costs_no_index():
         ("fedsparq", {"scope": "client"}, "layer"),
         ("fedsparq", {"beta": "much"}, "number"),
         ("fedpaq", {"levels": 2.5}, "whole number"),
-        ("fedavg", {"fraction": 0.1}, "none"),
+        ("eden", {"fraction": 0.1}, "none"),
     ],
 )
 def test_unknown_names_and_options_are_refused_with_what_there_is(name, options, message):

@@ -49,6 +49,19 @@ def test_uniform_mean_with_momentum() -> None:
     assert np.array_equal(made.state.model.vector, vector(2 + 0.5 * 2 + 1))
 
 
+def test_momentum_is_dropped_where_the_mean_points_against_it() -> None:
+    chosen = method("fedsparq-adaptive", server_momentum=0.5)
+    made = server(chosen=chosen)
+    places = []
+    for number, change in enumerate([2, 1, -1, -1, 1], start=1):
+        made.open_round([0])
+        made.receive(0, reply(vector(change), number, chosen=chosen))
+        made.close_round()
+        places.append(made.state.model.vector[0])
+    along, back = 0.5 * 2 + 1, -1
+    assert np.allclose(np.diff(places), [along, back, 0.5 * back - 1, 1])
+
+
 OTHER = Layout.of({"other": (12,)})
 NAN, INFINITE = vector(1), vector(1)
 NAN[3], INFINITE[11] = np.nan, np.inf

@@ -41,7 +41,7 @@ class Dithered:
 
     def __post_init__(self) -> None:
         if not 0 <= self.deferred < 1:
-            raise OptionError(f"deferred={self.deferred} is out of range; it must be at least 0 and below 1, as 0.2 is")
+            raise OptionError(f"deferred={self.deferred} is out of range; it must be at least 0 and below 1, as 0.3 is")
 
     def init(self, layout: Layout) -> Memory:
         return self.room.init(layout)

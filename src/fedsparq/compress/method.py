@@ -27,9 +27,9 @@ Start = Literal["debiased", "zero"]
 Residual = Literal["full", "kept-only", "off"]
 
 
-def fedavg() -> Method:
+def fedavg(server_momentum: float = 0.0) -> Method:
     """Everything, as float32, weighted by examples: the reference (McMahan 2017)."""
-    return Method(SelectAndQuantize(All(), Float32()), weighting="examples")
+    return Method(SelectAndQuantize(All(), Float32()), weighting="examples", server_momentum=server_momentum)
 
 
 def float16(rounding: Rounding = "nearest") -> Method:
@@ -75,10 +75,10 @@ def fedsparq_adaptive(
     bits: float = 0.3,
     budget: str = "",
     rounding: Rounding = "stochastic",
-    deferred: float = 0.2,
+    deferred: float = 0.3,
     beta: float = 0.5,
     proximal_mu: float = 0.0,
-    server_momentum: float = 0.01,
+    server_momentum: float = 0.3,
 ) -> Method:
     """What gains most for its bytes: right on average, or with full error feedback (rounding="nearest")."""
     room = Room(bits, parse_bytes(budget) if budget else 0, beta)
@@ -88,6 +88,7 @@ def fedsparq_adaptive(
         weighting="examples",
         proximal_mu=proximal_mu,
         server_momentum=server_momentum,
+        restart=True,
         noisy=rounding == "stochastic",
     )
 

@@ -256,7 +256,8 @@ class Server:
         self._current().tally.add(payload, weight)
 
     def _stepped(self, current: _Open) -> ServerState:
-        model, velocity = current.tally.step(self.state.model, self.state.velocity, self.method.server_momentum)
+        state, method = self.state, self.method
+        model, velocity = current.tally.step(state.model, state.velocity, method.server_momentum, method.restart)
         return ServerState(model, velocity)
 
 

@@ -30,9 +30,13 @@ class Tally:
             counters = payload.exact.counters
             self.counters = counters if self.counters is None else np.maximum(self.counters, counters)
 
-    def step(self, model: Model, velocity: NDArray[np.float32], momentum: float) -> tuple[Model, NDArray[np.float32]]:
-        """The model and its velocity after a step by the mean."""
-        velocity = np.float32(momentum) * velocity + self.total / np.float32(self.weight)
+    def step(
+        self, model: Model, velocity: NDArray[np.float32], momentum: float, restart: bool = False
+    ) -> tuple[Model, NDArray[np.float32]]:
+        """The model and its velocity after a step by the mean; `restart` drops a velocity the mean points against."""
+        mean = self.total / np.float32(self.weight)
+        against = restart and not float(mean @ velocity) > 0
+        velocity = mean if against else np.float32(momentum) * velocity + mean
         exact = model.exact
         if self.buffers is not None and self.counters is not None:
             exact = Exact((self.buffers / self.weight).astype(np.float32), self.counters)
