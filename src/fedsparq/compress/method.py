@@ -88,7 +88,7 @@ def fedsparq_adaptive(
         weighting="examples",
         proximal_mu=proximal_mu,
         server_momentum=server_momentum,
-        restart=True,
+        momentum_restart=True,
         noisy=rounding == "stochastic",
     )
 

@@ -87,7 +87,7 @@ class Method:
     proximal_mu: float = 0.0
     """FedProx's pull towards the global model while training."""
     server_momentum: float = 0.0
-    restart: bool = False
+    momentum_restart: bool = False
     """Whether the server drops its momentum in a round whose mean points against it."""
     noisy: bool = False
     """Whether what is sent may be farther from what was to be sent than nothing would be: right only on average."""

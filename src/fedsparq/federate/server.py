@@ -257,7 +257,8 @@ class Server:
 
     def _stepped(self, current: _Open) -> ServerState:
         state, method = self.state, self.method
-        model, velocity = current.tally.step(state.model, state.velocity, method.server_momentum, method.restart)
+        momentum, restart = method.server_momentum, method.momentum_restart
+        model, velocity = current.tally.step(state.model, state.velocity, momentum, restart)
         return ServerState(model, velocity)
 
 
