@@ -31,7 +31,7 @@ class Tally:
             self.counters = counters if self.counters is None else np.maximum(self.counters, counters)
 
     def step(
-        self, model: Model, velocity: NDArray[np.float32], momentum: float, restart: bool = False
+        self, model: Model, velocity: NDArray[np.float32], momentum: float, restart: bool
     ) -> tuple[Model, NDArray[np.float32]]:
         """The model and its velocity after a step by the mean; `restart` drops a velocity the mean points against."""
         mean = self.total / np.float32(self.weight)
