@@ -66,8 +66,7 @@ def _measure_share(layout: Layout, update: Vector, share: float, repetitions: in
     # |x| of a Laplace layer is exponential, so that exp(-m) of it reaches m times its mean
     method = fedsparq.method("fedsparq", multiplier=float(-np.log(share)))
     rng = np.random.default_rng(1)
-    state = replace(method.init(layout), residual=np.full(layout.size, 0, np.float32))
-    spare = [replace(state, residual=np.full(layout.size, 0, np.float32))]
+    state, spare = (_in_use(method.init(layout)), [_in_use(method.init(layout))])
     payload, _ = method.compress(update, state, rng)
     blob = fedsparq.encode(payload)
     warm, accumulator = np.full(layout.size, 0, np.float32), np.full(layout.size, 0, np.float32)
@@ -117,6 +116,11 @@ def _measure_share(layout: Layout, update: Vector, share: float, repetitions: in
     }
 
 
+def _in_use(state: State) -> State:
+    """The state with its residual in memory that has been written to."""
+    return replace(state, feedback={"residual": np.full(state.layout.size, 0, np.float32)})
+
+
 def _by_turns(steps: dict[str, Callable[[], object]], repetitions: int) -> dict[str, float]:
     """The median seconds of each step; the first turn compiles and warms up, and is not counted."""
     times: dict[str, list[float]] = {name: [] for name in steps}
@@ -139,22 +143,22 @@ def _peak(step: Callable[[], object], vector: Vector) -> float:
 
 
 def paper_send(update: Vector, state: State, method: fedsparq.Method) -> bytes:
-    """The paper's Algorithm 1 in straight numpy: 4-byte places and 2-byte values, with its residual left behind."""
+    """The paper's Algorithm 1 in straight numpy: 4-byte indices and 2-byte values, with its residual left behind."""
     multiplier, residual = method.options["multiplier"], state.residual
     c = update + residual if residual is not None else update
     limits = np.empty_like(c)
     for tensor in state.layout.parameters:
         limits[tensor.span] = multiplier * np.abs(c[tensor.span]).mean()
-    places = np.flatnonzero(np.abs(c) >= limits).astype(np.uint32)
-    values = c[places].astype(np.float16)
-    c[places] -= values.astype(np.float32)
-    return places.tobytes() + values.tobytes()
+    indices = np.flatnonzero(np.abs(c) >= limits).astype(np.uint32)
+    values = c[indices].astype(np.float16)
+    c[indices] -= values.astype(np.float32)
+    return indices.tobytes() + values.tobytes()
 
 
 def paper_receive(blob: bytes, accumulator: Vector) -> None:
     count = len(blob) // 6
-    places = np.frombuffer(blob, np.uint32, count)
-    accumulator[places] += np.frombuffer(blob, np.float16, count, 4 * count).astype(np.float32)
+    indices = np.frombuffer(blob, np.uint32, count)
+    accumulator[indices] += np.frombuffer(blob, np.float16, count, 4 * count).astype(np.float32)
 
 
 if __name__ == "__main__":

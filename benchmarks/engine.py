@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedsparq.engines.desk import Task
 from fedsparq.experiments.run import run
-from fedsparq.experiments.spec import RunSpec, check
+from fedsparq.specs import RunSpec, check
+from fedsparq.tasks.supervised import Supervised
 
 CASES = {
     "MNIST / MLP": {"dataset": "mnist", "model": "mlp", "training": {"lr": 0.1}},
@@ -23,12 +23,11 @@ ROUNDS = 2
 REPEATS = 3
 
 
-def bare_loop(task: Task) -> float:
+def bare_loop(task: Supervised) -> float:
     """Seconds for what the clients of ROUNDS rounds do: forward, backward and SGD over normalised batches."""
-    images = torch.from_numpy(np.array(task.dataset.train.images))
-    labels = torch.from_numpy(np.array(task.dataset.train.labels))
-    pixels = (images.float() / 255 - task.dataset.mean[0]) / task.dataset.std[0]
-    module, options = task.model.module, task.spec.training
+    images, labels = (torch.from_numpy(np.array(part)) for part in task.data.train)
+    pixels = (images.float() / 255 - task.data.mean[0]) / task.data.std[0]
+    module, options = task.network.module, task.training
     optimizer = torch.optim.SGD(module.parameters(), lr=options.lr)
     start = time.perf_counter()
     for _ in range(ROUNDS):
@@ -39,6 +38,10 @@ def bare_loop(task: Task) -> float:
                 torch.nn.functional.cross_entropy(module(pixels[batch]), labels[batch]).backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
     return time.perf_counter() - start
+
+
+def supervised_task(spec: RunSpec) -> Supervised:
+    return Supervised(spec.dataset, spec.model, clients=spec.clients, test_limit=100, training=spec.training)
 
 
 def engine(spec: RunSpec, workers: int) -> float:
@@ -57,7 +60,7 @@ def measure() -> dict[str, Any]:
         base = check(RunSpec, {"clients": 4, "rounds": ROUNDS + 1, "test_limit": 100, **changes})
         seconds: dict[str, list[float]] = {"bare loop": [], "fedavg": [], "fedsparq": [], "fedsparq, 2 workers": []}
         for _ in range(REPEATS):
-            seconds["bare loop"].append(bare_loop(Task(base)))
+            seconds["bare loop"].append(bare_loop(supervised_task(base)))
             for method in ("fedavg", "fedsparq"):
                 seconds[method].append(engine(base.model_copy(update={"method": method}), 1))
             seconds["fedsparq, 2 workers"].append(engine(base.model_copy(update={"method": "fedsparq"}), 2))

@@ -12,10 +12,10 @@ _CHILD = """
 import json, resource, sys, tempfile, time
 from pathlib import Path
 from fedsparq.experiments.run import run
-from fedsparq.experiments.spec import RunSpec
+from fedsparq.specs import RunSpec
 clients, marks = int(sys.argv[1]), []
-spec = RunSpec(dataset="mnist", partition="iid", clients=clients, fraction=10 / clients, rounds=12, test_limit=1000)
-spec = spec.model_copy(update={"training": spec.training.model_copy(update={"steps": 5})})
+few = {"fraction": 10 / clients, "rounds": 12, "test_limit": 1000, "training": {"steps": 5}}
+spec = RunSpec(dataset="mnist", partition="iid", clients=clients, **few)
 with tempfile.TemporaryDirectory() as folder:
     run(spec, Path(folder) / "run", watch=lambda record: marks.append(time.perf_counter()))
 gaps = [b - a for a, b in zip(marks[1:], marks[2:])]

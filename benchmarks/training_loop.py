@@ -18,8 +18,10 @@ import torch
 from torch import nn
 
 from fedsparq.errors import DataError
-from fedsparq.learn import data, models
-from fedsparq.learn.training import FlatModel, Training, train
+from fedsparq.rules import Proximal
+from fedsparq.tasks import Training, data, models
+from fedsparq.tasks.flat_model import FlatModel
+from fedsparq.tasks.training import train
 
 CASES = (("mnist", "mlp"), ("fashion-mnist", "lenet5"))
 LR, BATCH_SIZE = 0.05, 32
@@ -41,16 +43,17 @@ def measure(repetitions: int = 15, examples: int = 3_200) -> dict[str, dict[str,
 
 def _compare(name: str, model: str, mu: float, repetitions: int, examples: int) -> dict[str, float | str]:
     dataset = _load(name, examples)
-    images = torch.from_numpy(dataset.train.images.astype(np.float32)).div_(255).sub_(dataset.mean[0])
+    images = torch.from_numpy(dataset.train[0].astype(np.float32)).div_(255).sub_(dataset.mean[0])
     images.div_(dataset.std[0])
-    labels = torch.from_numpy(dataset.train.labels)
+    labels = torch.from_numpy(dataset.train[1])
     indices = np.arange(examples)
     flat = FlatModel(_build(model, dataset))
     bare = _build(model, dataset)
-    options = Training(lr=LR, batch_size=BATCH_SIZE, proximal_mu=mu)
+    options, rule = Training(lr=LR, batch_size=BATCH_SIZE), Proximal(mu)
+    hook = (lambda gradient, weights, start: rule.gradient(gradient, weights, start, {})) if mu else None
 
     def ours(seed: int) -> None:
-        train(flat, dataset.train, indices, options, dataset.mean, dataset.std, seed)
+        train(flat, dataset, indices, options, seed, hook)
 
     def theirs(seed: int) -> None:
         _bare_epoch(bare, images, labels, seed)
@@ -77,8 +80,7 @@ def _bare_epoch(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, se
 
 
 def _build(model: str, dataset: data.Dataset) -> nn.Module:
-    _, channels, height, width = dataset.train.images.shape
-    return models.build(model, classes=len(dataset.classes), channels=channels, size=(height, width), seed=0)
+    return models.build(model, models.Signature.of(dataset), seed=0)
 
 
 def _load(name: str, examples: int) -> data.Dataset:

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Name the SuperLink "federation" in Flower's configuration, and register the SuperNodes' public keys with it.
-#   deploy/connect.sh FOLDER          once, where `flwr run` will be called; the SuperLink must be up
+#   deploy/connect.sh FOLDER          where `flwr run` will be called; the SuperLink must be up. Again for new keys.
 set -eu
 folder=$(cd "$1" && pwd)
 export FLWR_TELEMETRY_ENABLED="${FLWR_TELEMETRY_ENABLED:-0}" FLWR_DISABLE_UPDATE_CHECK="${FLWR_DISABLE_UPDATE_CHECK:-1}"
@@ -15,5 +15,9 @@ address = "${SUPERLINK:-127.0.0.1:8000}"
 root-certificates = "$folder/ca.crt"
 EOF
 for key in "$folder"/node-*.key.pub; do
-    flwr supernode register "$key" federation
+    said=$(flwr supernode register "$key" federation 2>&1) || case $said in
+        *"already in use"*) said="${key##*/} is registered already" ;;
+        *) echo "$said" >&2 && exit 1 ;;
+    esac
+    echo "$said"
 done

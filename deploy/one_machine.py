@@ -1,8 +1,9 @@
 """A whole federation on this machine, by the scripts beside this file: SuperLink and SuperNodes, TLS and node keys.
 
-    python deploy/one_machine.py APP [--nodes 3] [--run-config 'rounds=5'] [--folder FOLDER]
+    python deploy/one_machine.py APP [--nodes 3] [--run-config 'rounds=5'] [--node-config 'key=1'] [--folder FOLDER]
 
-brings it up, runs a Flower app on it, shows the log and what traffic Flower counted, and takes it down.
+brings it up, runs a Flower app on it, shows the log and what traffic Flower counted, and takes it down. Further options
+go to Flower's own commands by `--superlink=...`, `--supernode=...`, `--run=...`. If the run fails, the status is 1.
 """
 
 from __future__ import annotations
@@ -11,13 +12,15 @@ import argparse
 import contextlib
 import json
 import os
+import re
+import shlex
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -28,8 +31,8 @@ SCRIPTS = Path(__file__).parent
 class Federation:
     """The processes of one federation. Each leads a group of its own, so that it dies with all it has started."""
 
-    def __init__(self, folder: Path, nodes: int = 3) -> None:
-        self.folder, self.nodes = folder, nodes
+    def __init__(self, folder: Path, nodes: int = 3, superlink: Sequence[str] = ()) -> None:
+        self.folder, self.nodes, self.superlink = folder, nodes, superlink
         self.port, self._runtime_port = free_port(), free_port()
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.environment = os.environ | {
@@ -46,7 +49,7 @@ class Federation:
     def __enter__(self) -> Federation:
         try:
             self._call(str(SCRIPTS / "keys.sh"), str(self.folder), str(self.nodes))
-            self.start("superlink", str(SCRIPTS / "superlink.sh"), str(self.folder))
+            self.start("superlink", str(SCRIPTS / "superlink.sh"), str(self.folder), *self.superlink)
             wait("the SuperLink", lambda: listens(self.port), 90)
             self._call(str(SCRIPTS / "connect.sh"), str(self.folder))
         except BaseException:
@@ -68,10 +71,14 @@ class Federation:
             )
         return self.processes[name]
 
-    def node(self, number: int, **environment: str) -> subprocess.Popen[bytes]:
+    def node(self, number: int, *options: str, **environment: str) -> subprocess.Popen[bytes]:
         """Start a SuperNode, or start it again with its key."""
-        script = str(SCRIPTS / "supernode.sh")
-        return self.start(f"node-{number}", script, str(self.folder), str(number), **environment)
+        command = [str(SCRIPTS / "supernode.sh"), str(self.folder), str(number), str(self.nodes), *options]
+        return self.start(f"node-{number}", *command, **environment)
+
+    def online(self) -> int:
+        """How many SuperNodes the SuperLink can reach."""
+        return sum(node["status"] == "online" for node in self.flwr("supernode", "list", "federation")["nodes"])
 
     def kill(self, name: str) -> None:
         process = self.processes.pop(name)
@@ -87,10 +94,10 @@ class Federation:
         said: dict[str, Any] = json.loads(self._call("flwr", *command, "--format", "json", FLWR_HOME=self._home))
         return said
 
-    def run(self, app: Path, config: str = "") -> str:
+    def run(self, app: Path, config: str = "", *options: str) -> str:
         """Submit an app; returns the number of the run."""
-        options = ["--run-config", config] if config else []
-        return str(self.flwr("run", str(app), "federation", *options)["run-id"])
+        configured = ["--run-config", config] if config else []
+        return str(self.flwr("run", str(app), "federation", *configured, *options)["run-id"])
 
     def status(self, run: str) -> dict[str, Any]:
         found: dict[str, Any] = self.flwr("ls", "federation", "--run-id", run)["runs"][0]
@@ -104,8 +111,12 @@ class Federation:
         """Wait for a run; returns its status with the traffic that the SuperLink counted."""
         wait(f"run {run}", lambda: self.status(run)["status"].startswith("finished"), seconds, pause=3)
         status = self.status(run)
+        said, nodes = self.run_log(run), f"What the nodes said is in {self.folder}/node-*.log"
         if status["status"] != "finished:completed":
-            raise RuntimeError(f"the run ended as {status['status']}:\n{self.log('superlink')[-4000:]}")
+            raise RunFailedError(f"the run ended as {status['status']}:\n{said[-6000:]}\n{nodes}")
+        if trained_nothing(said):
+            why = "Flower calls the run completed, but no node sent a result in any round: there is no trained model."
+            raise RunFailedError(f"{why}\n{said[-6000:]}\n{nodes}")
         return status
 
     @property
@@ -119,6 +130,16 @@ class Federation:
         if done.returncode:
             raise RuntimeError(f"{' '.join(command)} failed:\n{done.stdout}{done.stderr}")
         return done.stdout
+
+
+class RunFailedError(RuntimeError):
+    """A run that did not end well; the words say how."""
+
+
+def trained_nothing(log: str) -> bool:
+    """Whether by a ServerApp's log every round of training came back empty-handed."""
+    results = re.findall(r"aggregate_train: Received (\d+) results", log)
+    return bool(results) and not any(map(int, results))
 
 
 def free_port() -> int:
@@ -145,16 +166,23 @@ def main() -> None:
     parser.add_argument("app", type=Path)
     parser.add_argument("--nodes", type=int, default=3)
     parser.add_argument("--run-config", default="")
+    parser.add_argument("--node-config", default="", help="for every node, beside partition-id and num-partitions")
     parser.add_argument("--folder", type=Path, help="where keys, logs and states go; a new temporary one if left out")
+    for command, called in (("superlink", "flower-superlink"), ("supernode", "flower-supernode"), ("run", "flwr run")):
+        parser.add_argument(f"--{command}", type=shlex.split, default=[], help=f"options for `{called}`, in one string")
     options = parser.parse_args()
     folder = options.folder or Path(tempfile.mkdtemp(prefix="federation-"))
     folder.mkdir(parents=True, exist_ok=True)
-    with Federation(folder.resolve(), options.nodes) as federation:
+    with Federation(folder.resolve(), options.nodes, options.superlink) as federation:
         for number in range(options.nodes):
-            federation.node(number)
-        run = federation.run(options.app, options.run_config)
+            federation.node(number, *options.supernode, NODE_CONFIG=options.node_config)
+        wait("the SuperNodes", lambda: federation.online() == options.nodes, 300)
+        run = federation.run(options.app, options.run_config, *options.run)
         print(f"run {run} on {options.nodes} SuperNodes; keys, logs and states in {folder}")
-        status = federation.finish(run, 24 * 3600)
+        try:
+            status = federation.finish(run, 24 * 3600)
+        except RunFailedError as failed:
+            sys.exit(str(failed))
         print(federation.run_log(run))
         traffic = status["network-traffic"]
         print(f"Flower counted {traffic['inbound-bytes']:,} bytes up and {traffic['outbound-bytes']:,} down")

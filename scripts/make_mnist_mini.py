@@ -1,4 +1,4 @@
-"""Makes src/fedsparq/learn/mnist_mini.npz: 10,000 + 2,000 real MNIST images, equally many of each digit.
+"""Makes src/fedsparq/tasks/mnist_mini.npz: 10,000 + 2,000 real MNIST images, equally many of each digit.
 
 Needs the full set (see `fedsparq datasets`). Run from anywhere:  python scripts/make_mnist_mini.py
 The choice and the order are fixed by the seed, and the file comes out the same each time.
@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsparq.learn import data
+from fedsparq.tasks import data
 
 SEED = 2511
 PER_DIGIT = {"train": 1_000, "test": 200}
-TARGET = Path(__file__).resolve().parents[1] / "src" / "fedsparq" / "learn" / "mnist_mini.npz"
+TARGET = Path(__file__).resolve().parents[1] / "src" / "fedsparq" / "tasks" / "mnist_mini.npz"
 
 
 def choose(labels: NDArray[np.int64], per_digit: int, rng: np.random.Generator) -> NDArray[np.int64]:
@@ -41,10 +41,10 @@ def main() -> None:
     full = data.load("mnist")
     rng = np.random.default_rng(SEED)
     arrays: dict[str, NDArray[np.uint8]] = {}
-    for name, split in (("train", full.train), ("test", full.test)):
-        chosen = choose(split.labels, PER_DIGIT[name], rng)
-        arrays[f"{name}_images"] = np.ascontiguousarray(split.images[chosen, 0])
-        arrays[f"{name}_labels"] = split.labels[chosen].astype(np.uint8)
+    for name, (images, labels) in (("train", full.train), ("test", full.test)):
+        chosen = choose(labels, PER_DIGIT[name], rng)
+        arrays[f"{name}_images"] = np.ascontiguousarray(images[chosen, 0])
+        arrays[f"{name}_labels"] = labels[chosen].astype(np.uint8)
     save(TARGET, arrays)
     print(f"{TARGET}: {TARGET.stat().st_size:,} bytes")
 

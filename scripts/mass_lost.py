@@ -3,7 +3,7 @@
     python scripts/mass_lost.py [--seeds 0 1 2] [--out docs/figures]
 
 Each run is the one that `fedsparq compare dropout` makes, in this process. For every client it adds up all updates that
-training gave, all replies that were counted, and at each round's end what is in flight and in the residual. What is
+training gave, what was counted of all replies, and at each round's end what is in flight and in the residual. What is
 missing is lost. Prints the tables and draws the figures.
 """
 
@@ -12,75 +12,72 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedsparq.engines.desk import Task
+from fedsparq.engines.engine import Asked, Engine
 from fedsparq.engines.faults import FaultyEngine
-from fedsparq.engines.local import Delivery
-from fedsparq.experiments.reproduce import locate
-from fedsparq.experiments.run import chosen_clients
-from fedsparq.experiments.spec import RunSpec, load_compare
-from fedsparq.experiments.style import looks, panel, save, styled
+from fedsparq.engines.worker import build_task
 from fedsparq.federate.client import Client, Trained
 from fedsparq.federate.downlink import Downlink
-from fedsparq.federate.messages import Receipt, Reply, reply_digest
+from fedsparq.federate.messages import NOTHING_COUNTED, Acknowledgement, Reply, reply_digest
 from fedsparq.federate.model import Model
+from fedsparq.federate.rounds import Delivery, Traffic, play_round
 from fedsparq.federate.server import Server
 from fedsparq.federate.store import MemoryStore
-from fedsparq.wire.frame import decode
+from fedsparq.methods import resolver
+from fedsparq.protocols import GradientHook
+from fedsparq.report.looks import looks
+from fedsparq.report.style import panel, styled
+from fedsparq.report.svg import save
+from fedsparq.specs import RunSpec, load_compare, locate
+from fedsparq.tasks import Task
+from fedsparq.wire import decode
 
 
 @dataclass
-class Books:
+class Books(Engine):
     """An engine that trains clients in this process and adds up what training gave."""
 
+    spec: RunSpec
     task: Task
     store: MemoryStore = field(default_factory=MemoryStore)
     updates: dict[int, NDArray[np.float64]] = field(default_factory=dict)
     counted: dict[int, NDArray[np.float64]] = field(default_factory=dict)
 
-    def exchange(
-        self, number: int, requests: Mapping[int, bytes], saved: int, dying: frozenset[int] = frozenset()
-    ) -> Iterator[Delivery]:
-        for client in sorted(requests):
+    def exchange(self, asked: Asked) -> Iterator[Delivery]:
+        for client in sorted(asked.broadcasts):
 
-            def train(model: Model, method: object, number: int, client: int = client) -> Trained:
-                trained = self.task.train(client, model, self.task.spec.chosen_method(), number)
+            def train(model: Model, hook: GradientHook | None, number: int, client: int = client) -> Trained:
+                trained = self.task.train(client, model, number, hook)
                 self.updates[client] = self.updates.get(client, 0) + trained.update.astype(np.float64)
                 return trained
 
-            worker = Client(client, self.task.layout, train, self.store, self.task.spec.seed)
-            yield Delivery(client, worker.answer(requests[client]))
+            resolve = resolver(self.spec.method)
+            worker = Client(client, self.task.layout, train, self.store, resolve, self.spec.seed)
+            yield Delivery(client, worker.answer(asked.broadcasts[client]))
 
-    def __enter__(self) -> Books:
-        return self
+    def count(self, acknowledged: Mapping[int, Acknowledgement], number: int) -> None:
+        """Add up what the round counted of each reply."""
+        for client, last in acknowledged.items():
+            if last.round == number:
+                self.counted[client] = self.counted.get(client, 0) + last.share * self._dense(client)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
-
-    def count(self, receipts: Mapping[int, Receipt], number: int) -> None:
-        """Add up the replies that the round counted."""
-        for client, receipt in receipts.items():
-            if receipt.round == number:
-                self.counted[client] = self.counted.get(client, 0) + self._dense(client)
-
-    def lost(self, receipts: Mapping[int, Receipt]) -> float:
+    def lost(self, acknowledged: Mapping[int, Acknowledgement]) -> float:
         """The share of all updates that is neither counted nor with its client any more, in L1 norm."""
         missing = whole = 0.0
         for client, updates in self.updates.items():
             state = self.store.states[client]
             left = updates - self.counted.get(client, 0) - state.compression.residual
-            in_flight = receipts.get(client) != Receipt(state.round, reply_digest(state.in_flight))
-            if in_flight and self.task.spec.acknowledge:
-                left = left - self._dense(client)
+            last = acknowledged.get(client, NOTHING_COUNTED)
+            share = last.share if last.reply == (state.round, reply_digest(state.in_flight)) else 0.0
+            if self.spec.acknowledge:
+                left = left - (1 - share) * self._dense(client)
             missing += float(np.abs(left).sum())
             whole += float(np.abs(updates).sum())
         return missing / whole
@@ -92,23 +89,25 @@ class Books:
 
 def measure(spec: RunSpec) -> dict[str, list[float]]:
     """Accuracy and share of mass lost after each round."""
-    task = Task(spec)
-    rules, down = spec.server.rules(spec.acknowledge), Downlink(task.layout, spec.chosen_downlink(), spec.seed)
-    server = Server.start(task.layout, spec.chosen_method(), task.take(), rules=rules, downlink=down)
-    books = Books(task)
+    task = build_task(spec)
+    validation, down = (
+        spec.server.validation(spec.acknowledge),
+        Downlink(task.layout, spec.chosen_downlink(), spec.seed),
+    )
+    server = Server(task.layout, spec.chosen_method(), task.initial(), validation=validation, downlink=down)
+    books = Books(spec, task)
     found: dict[str, list[float]] = {"accuracy": [], "lost": []}
     with tempfile.TemporaryDirectory() as folder:
         engine = FaultyEngine(books, spec.faults, task.layout, spec.clients, spec.seed, Path(folder))
+
+        def ask(clients: Iterable[int]) -> Iterator[Delivery]:
+            number = server.state.round + 1
+            return engine.exchange(Asked(number, {client: server.broadcast(client) for client in clients}, number - 1))
+
         for number in range(1, spec.rounds + 1):
-            clients = chosen_clients(spec, number)
-            server.open_round(clients)
-            requests = {client: server.broadcast(client) for client in clients}
-            for delivery in engine.exchange(number, requests, number - 1):
-                if delivery.answer.message is not None:
-                    server.receive(delivery.client, delivery.answer.message)
-            server.close_round()
+            play_round(server, spec.chosen_clients(number), ask, Traffic())
             books.count(server.state.counted, number)
-            found["accuracy"].append(task.evaluate(server.state.model)[0])
+            found["accuracy"].append(task.evaluate(server.state.model)["accuracy"])
             found["lost"].append(100 * books.lost(server.state.counted))
     return found
 

@@ -46,16 +46,16 @@ def train(message: Message, context: Context) -> Message:
 
 @server_app.main()
 def serve(grid: Grid, context: Context) -> None:
-    from fedsparq.learn import models
+    from fedsparq.tasks import models
 
     config = context.run_config
     nodes, rounds, variant = int(str(config["nodes"])), int(str(config["rounds"])), str(config["variant"])
     strategy: Strategy = FedAvg(fraction_evaluate=0.0, min_train_nodes=nodes, min_available_nodes=nodes)
     compressed = None
     if variant != "plain":
-        compressed = Compressed(strategy, downlink="fedsparq" if variant == "both ways" else None)
+        compressed = Compressed(strategy, downlink="fedsparq" if variant == "both" else None)
         strategy = compressed
-    start = ArrayRecord(models.build("resnet18", classes=10, channels=3, size=32, seed=0).state_dict())
+    start = ArrayRecord(models.build("resnet18", models.Signature((3, 32, 32), 10), seed=0).state_dict())
     while len(list(grid.get_node_ids())) < nodes:
         time.sleep(1)
     moments: list[float] = []
@@ -70,4 +70,4 @@ def serve(grid: Grid, context: Context) -> None:
         "up": [r.up_bytes for r in compressed.rounds] if compressed else [],
         "down": [r.down_bytes for r in compressed.rounds] if compressed else [],
     }
-    (Path(str(config["folder"])) / f"{variant.replace(' ', '-')}.json").write_text(json.dumps(report))
+    (Path(str(config["folder"])) / f"{variant}.json").write_text(json.dumps(report))

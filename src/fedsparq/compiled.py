@@ -4,30 +4,66 @@ The three are plain LLVM, for which each target's compiler picks its own instruc
 little-endian target, as all are that numba has.
 """
 
+import os
+import warnings
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import numba
 from llvmlite import ir
 from numba import types
+from numba.core.caching import FunctionCache
+from numba.core.runtime.nrt import rtsys
 from numba.extending import intrinsic
+
+_UNCACHED = "FEDSPARQ_UNCACHED"
+"""The variable by which a process tells those that it starts that this was said."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-
-def operation(generator: Callable[..., Any]) -> Any:
-    """Make an operation for compiled loops of a function that picks its types and writes its LLVM."""
-    return intrinsic(generator)
+operation: Callable[[Callable[..., Any]], Any] = intrinsic
+"""Makes an operation for compiled loops of a function that picks its types and writes its LLVM."""
 
 
 def jit(function: F) -> F:
     """Compile a loop on first use; the machine code is cached on disk."""
-    return cast(F, numba.njit(cache=True, nogil=True)(function))
+    return _compiled(function)
 
 
 def jit_reordering_sums(function: F) -> F:
     """`jit`, free to add in another order: sums may differ in their last bits between kinds of CPU."""
-    return cast(F, numba.njit(cache=True, nogil=True, fastmath={"reassoc"})(function))
+    return _compiled(function, fastmath={"reassoc"})
+
+
+def _compiled(function: F, **options: Any) -> F:
+    compiled = numba.njit(nogil=True, **options)(function)
+    try:
+        compiled._cache = _Cache(function)  # type: ignore[no-untyped-call]
+    except RuntimeError:  # numba found no folder that it may write to
+        _say_uncached()
+    return cast(F, compiled)
+
+
+class _Cache(FunctionCache):
+    """numba's cache, which makes the whole compiler ready before it looks for machine code; this one only if there is
+    none. It saves each new process a quarter of a second."""
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        rtsys.initialize(target_context)
+        load: Callable[..., Any] = self._load_overload
+        prepare_and_load: Callable[..., Any] = super().load_overload
+        return load(sig, target_context) or prepare_and_load(sig, target_context)
+
+
+def _say_uncached() -> None:
+    """Warn, once for a process and those that it starts."""
+    if _UNCACHED not in os.environ:
+        os.environ[_UNCACHED] = "said"
+        warnings.warn(
+            "compiled code cannot be kept: neither the package's folder nor the home folder can be written to, so each "
+            "process compiles anew, which takes some seconds; NUMBA_CACHE_DIR may name another folder",
+            stacklevel=2,
+        )
 
 
 _LANES = 64

@@ -17,6 +17,14 @@ class WireError(FedSparQError, ValueError):
     """Bytes that are not exactly one sound message for this layout."""
 
 
+class UnknownMethodError(WireError):
+    """A message that names a method this side does not have, or has in another version."""
+
+
+class SecureSumError(WireError):
+    """A secure sum that cannot be made, or a message that would give away more than a sum."""
+
+
 class DataError(FedSparQError):
     """A data set that is missing, broken or too small for what was asked."""
 

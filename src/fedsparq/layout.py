@@ -8,27 +8,41 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise, starmap
 from numbers import Integral
 from typing import Any, Literal, cast, get_args
 
 import numpy as np
 import xxhash
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from fedsparq.errors import OptionError
+from fedsparq.errors import OptionError, UpdateError
+
+Vector = NDArray[np.float32]
+Arrays = dict[str, NDArray[Any]]
+"""State: arrays by name, as they are saved and compared."""
+
+
+def part_of(part: str, arrays: Mapping[str, NDArray[Any]]) -> Arrays:
+    """The arrays whose names start with those of a part, `part.name`, without it."""
+    return {name.removeprefix(f"{part}."): array for name, array in arrays.items() if name.startswith(f"{part}.")}
+
 
 Role = Literal["parameter", "buffer", "counter"]
+Entry = tuple[str, tuple[int, ...], str, Role]
+"""A tensor before its place is known: name, shape, dtype, role."""
 
 MAX_SIZE = 2**32 - 1
-"""Positions travel as 32-bit numbers."""
+"""Indices travel as 32-bit numbers."""
 
+_GROUP = 1 << 19
 _STATISTICS = ("running_mean", "running_var")
 _JSON_EXAMPLE = '{"fc.weight": [10, 4], "fc.bias": [10]}'
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """One tensor of a model and the place its values take in the flat array of its role."""
+    """One tensor of a model, and where its values lie in the flat array of its role."""
 
     name: str
     shape: tuple[int, ...]
@@ -46,12 +60,20 @@ class Tensor:
 
 
 @dataclass(frozen=True)
+class Buffers:
+    """The part of a model that travels uncompressed: float statistics (BatchNorm) and integer counters."""
+
+    statistics: NDArray[np.float32]
+    counters: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
 class Layout:
     """The tensors of a model by role, each role in a flat array of its own.
 
     * parameters are trained, and travel compressed: ``float32[layout.size]``;
-    * buffers are float statistics (BatchNorm), and travel exactly: ``float32[layout.buffer_size]``;
-    * counters are integers, and travel exactly: ``int64[layout.counter_size]``.
+    * buffers are float statistics (BatchNorm), and travel uncompressed: ``float32[layout.buffer_size]``;
+    * counters are integers, and travel uncompressed: ``int64[layout.counter_size]``.
 
     Tensors of other types are listed with their own type, and their values pass through these three.
 
@@ -79,24 +101,17 @@ class Layout:
         parameters, but for the running statistics of a normalization layer (by torch's names), which are buffers.
         """
         if isinstance(model, Mapping):
-            return cls._build((str(name), *_describe(str(name), value)) for name, value in model.items())
+            trained = {name for name in model if str(name).rsplit(".", 1)[-1] not in _STATISTICS}
+            return cls._build(_describe(str(name), value, name in trained) for name, value in model.items())
         if hasattr(model, "named_parameters") and hasattr(model, "state_dict"):
             trained = {name for name, p in model.named_parameters(remove_duplicate=False) if p.requires_grad}
-            return cls._build(
-                (
-                    name,
-                    tuple(value.shape),
-                    _dtype_name(value.dtype),
-                    _role(name, _dtype_name(value.dtype), name in trained),
-                )
-                for name, value in model.state_dict().items()
-            )
+            return cls._build(_describe(name, value, name in trained) for name, value in model.state_dict().items())
         raise OptionError(
             f"cannot take a layout from {type(model).__name__}: give a torch module, or a mapping of names to shapes"
         )
 
     @classmethod
-    def _build(cls, entries: Iterable[tuple[str, tuple[int, ...], str, Role]]) -> Layout:
+    def _build(cls, entries: Iterable[Entry]) -> Layout:
         used: dict[Role, int] = {"parameter": 0, "buffer": 0, "counter": 0}
         tensors = []
         for name, shape, dtype, role in entries:
@@ -123,21 +138,18 @@ class Layout:
             return cls.of(data)
         return cls._build(_from_entry(entry) for entry in tensors)
 
-    def _of_role(self, role: Role) -> tuple[Tensor, ...]:
-        return tuple(t for t in self.tensors if t.role == role)
-
     @cached_property
     def parameters(self) -> tuple[Tensor, ...]:
         """The layers: the tensors that are compressed, in order."""
-        return self._of_role("parameter")
+        return tuple(t for t in self.tensors if t.role == "parameter")
 
     @cached_property
     def buffers(self) -> tuple[Tensor, ...]:
-        return self._of_role("buffer")
+        return tuple(t for t in self.tensors if t.role == "buffer")
 
     @cached_property
     def counters(self) -> tuple[Tensor, ...]:
-        return self._of_role("counter")
+        return tuple(t for t in self.tensors if t.role == "counter")
 
     @cached_property
     def size(self) -> int:
@@ -157,28 +169,67 @@ class Layout:
         """Where each layer starts in the flat vector, and at last its end: ``len(parameters) + 1`` numbers."""
         return np.array([0, *np.cumsum([t.size for t in self.parameters])], dtype=np.int64)
 
-    def layer_at(self, position: int) -> str:
-        """The name of the layer that holds a coordinate of the flat vector."""
-        return self.parameters[int(np.searchsorted(self.bounds, position, side="right")) - 1].name
+    @cached_property
+    def groups(self) -> tuple[tuple[int, int], ...]:
+        """Neighbouring layers, (first, last + 1), as few as have 2^19 coordinates together: more of them would not fit
+        a CPU's cache, and fewer are not worth a call."""
+        groups, first = [], 0
+        for last in range(1, len(self.parameters) + 1):
+            if self.bounds[last] - self.bounds[first] >= _GROUP or last == len(self.parameters):
+                groups.append((first, last))
+                first = last
+        return tuple(groups)
+
+    def split(self, indices: NDArray[np.uint32]) -> list[slice]:
+        """Where among rising indices those of each layer stand."""
+        return list(starmap(slice, pairwise(np.searchsorted(indices, self.bounds.astype(np.uint32)).tolist())))
+
+    def flatten(self, arrays: Mapping[str, ArrayLike]) -> tuple[Vector, Buffers | None]:
+        """One flat copy of named arrays; the buffers are None where the layout has neither buffers nor counters.
+
+        >>> layout = Layout.of({"w": (2, 2), "b": (1,)})
+        >>> vector, _ = layout.flatten({"w": [[1, 2], [3, 4]], "b": [5]})
+        >>> vector.tolist(), layout.unflatten(vector)["w"].tolist()
+        ([1.0, 2.0, 3.0, 4.0, 5.0], [[1.0, 2.0], [3.0, 4.0]])
+        """
+        known = {tensor.name for tensor in self.tensors}
+        for name in arrays:
+            if name not in known:
+                raise UpdateError(f"tensor {name!r} is not in the model; both sides need the same model")
+        flat: dict[Role, NDArray[Any]] = {
+            "parameter": np.empty(self.size, np.float32),
+            "buffer": np.empty(self.buffer_size, np.float32),
+            "counter": np.empty(self.counter_size, np.int64),
+        }
+        for tensor in self.tensors:
+            if tensor.name not in arrays:
+                raise UpdateError(f"tensor {tensor.name!r} of the model is missing; both sides need the same model")
+            array = np.asarray(arrays[tensor.name])
+            if array.shape != tensor.shape:
+                raise UpdateError(
+                    f"tensor {tensor.name!r} has shape {array.shape}, the model has {tensor.shape}; "
+                    "both sides need the same model"
+                )
+            flat[tensor.role][tensor.span].reshape(tensor.shape)[...] = array
+        buffers = Buffers(flat["buffer"], flat["counter"]) if self.buffers or self.counters else None
+        return flat["parameter"], buffers
+
+    def unflatten(self, vector: Vector, buffers: Buffers | None = None) -> Arrays:
+        """Named arrays in their own types and shapes, in the layout's order; not copied where the type allows."""
+        buffers = buffers or Buffers(np.empty(0, np.float32), np.empty(0, np.int64))
+        flat: dict[str, NDArray[Any]] = {"parameter": vector, "buffer": buffers.statistics, "counter": buffers.counters}
+        sizes = (self.size, self.buffer_size, self.counter_size)
+        for (role, values), size in zip(flat.items(), sizes, strict=True):
+            if values.shape != (size,):
+                raise UpdateError(f"the {role}s of the model are {size} values, got an array of {list(values.shape)}")
+        return {t.name: np.ascontiguousarray(flat[t.role][t.span], t.dtype).reshape(t.shape) for t in self.tensors}
 
 
-@dataclass(frozen=True)
-class Exact:
-    """The part of a model that travels as it is: float statistics and integer counters."""
-
-    buffers: NDArray[np.float32]
-    counters: NDArray[np.int64]
-
-
-def _describe(name: str, value: Any) -> tuple[tuple[int, ...], str, Role]:
+def _describe(name: str, value: Any, trained: bool) -> Entry:
     if hasattr(value, "shape") and hasattr(value, "dtype"):
-        dtype = _dtype_name(value.dtype)
-        return (
-            tuple(int(n) for n in value.shape),
-            dtype,
-            _role(name, dtype, trained=name.rsplit(".", 1)[-1] not in _STATISTICS),
-        )
-    return _shape(name, (value,) if isinstance(value, Integral) else value), "float32", "parameter"
+        dtype = str(value.dtype).removeprefix("torch.")
+        return name, tuple(int(n) for n in value.shape), dtype, _role(name, dtype, trained)
+    return name, _shape(name, (value,) if isinstance(value, Integral) else value), "float32", "parameter"
 
 
 def _shape(name: str, value: Any) -> tuple[int, ...]:
@@ -189,7 +240,7 @@ def _shape(name: str, value: Any) -> tuple[int, ...]:
     raise OptionError(f"tensor {name!r}: expected a shape such as (128, 784) or an array, got {value!r}")
 
 
-def _from_entry(entry: dict[str, Any]) -> tuple[str, tuple[int, ...], str, Role]:
+def _from_entry(entry: dict[str, Any]) -> Entry:
     name, dtype, role = entry.get("name"), entry.get("dtype"), entry.get("role")
     if not isinstance(name, str) or not isinstance(dtype, str) or role not in get_args(Role):
         raise OptionError(f"a tensor of a layout needs a name, a shape, a dtype and one of the roles {get_args(Role)}")
@@ -210,7 +261,3 @@ def _role(name: str, dtype: str, trained: bool) -> Role:
     if dtype.startswith(("int", "uint", "bool")):
         return "counter"
     raise OptionError(f"tensor {name!r} has dtype {dtype}; floats and integers can be sent")
-
-
-def _dtype_name(dtype: Any) -> str:
-    return str(dtype).removeprefix("torch.")

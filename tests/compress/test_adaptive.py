@@ -1,4 +1,4 @@
-"""The adaptive method with full error feedback: its choice is the best there is, and its price one for all layers."""
+"""The adaptive method with full error feedback: the best choice there is, and one multiplier for all layers."""
 
 import numpy as np
 import pytest
@@ -6,9 +6,8 @@ import pytest
 import fedsparq
 from fedsparq import Layout
 from fedsparq.compress.adaptive import Curves
-from fedsparq.compress.payload import Magnitudes, Steps
-from fedsparq.compress.state import Compensated
 from fedsparq.errors import OptionError
+from fedsparq.payload import Codebook, UniformLevels
 
 LAYOUT = Layout.of({"a": (100, 80), "b": (60, 50), "c": (2000,)})
 
@@ -21,9 +20,7 @@ def laplace(seed, scales=(1.0, 0.3, 3.0)):
 
 
 def curves(update):
-    c = Compensated(LAYOUT, update, None, np.empty(LAYOUT.size, np.float32))
-    c.load_all()
-    return Curves(c)
+    return Curves.of(LAYOUT, update)
 
 
 def entropy(counts):
@@ -76,16 +73,16 @@ def test_no_sharing_of_the_bits_among_one_level_layers_is_better(bits):
     assert gained > 0.995 * best
 
 
-def test_quiet_layers_are_left_out_and_loud_ones_get_more_levels():
+def test_layers_of_small_values_are_left_out_and_those_of_large_get_more_levels():
     update = laplace(2, scales=(1.0, 0.01, 20.0))
     plan = curves(update).plan(4000.0, 0.0)
     assert plan.edges[1].size == 0
     assert plan.edges[2].size > max(plan.edges[0].size, 1)
 
 
-def test_twice_the_update_at_the_same_bits_is_the_same_choice_at_four_times_the_price():
+def test_twice_the_update_at_the_same_bits_is_the_same_choice_at_four_times_the_multiplier():
     one, two = curves(laplace(3)).plan(6000.0, 0.0), curves(2 * laplace(3)).plan(6000.0, 0.0)
-    assert two.price == pytest.approx(4 * one.price, rel=0.01)
+    assert two.lagrange == pytest.approx(4 * one.lagrange, rel=0.01)
     for a, b in zip(one.edges, two.edges, strict=True):
         np.testing.assert_allclose(2 * a, b, rtol=0.02)
 
@@ -95,9 +92,9 @@ def test_levels_are_rebuilt_at_their_means_to_two_bytes():
     method = fedsparq.method("fedsparq-adaptive", rounding="nearest", bits=0.5)
     payload, state = method.compress(update, method.init(LAYOUT), np.random.default_rng(0))
     for layer in payload.layers():
-        assert isinstance(layer.values, Magnitudes)
+        assert isinstance(layer.values, Codebook)
         for level, magnitude in enumerate(layer.values.table, 1):
-            inside = np.abs(update[layer.positions[np.abs(layer.values.levels) == level]].astype(np.float64))
+            inside = np.abs(update[layer.indices[np.abs(layer.values.levels) == level]].astype(np.float64))
             assert magnitude == pytest.approx(inside.mean(), rel=2**-8)
             assert magnitude.view(np.uint32) & 0xFFFF == 0
     np.testing.assert_array_equal(state.residual, update - payload.dense())
@@ -105,7 +102,7 @@ def test_levels_are_rebuilt_at_their_means_to_two_bytes():
 
 @pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
 @pytest.mark.parametrize("bits", [0.05, 0.3, 1.0, 4.0])
-def test_the_default_room_is_bits_a_parameter(bits, rounding):
+def test_the_default_budget_is_bits_a_parameter(bits, rounding):
     method = fedsparq.method("fedsparq-adaptive", bits=bits, rounding=rounding)
     state = method.init(LAYOUT)
     for r in range(9):
@@ -133,7 +130,7 @@ def test_fine_steps_where_there_are_bytes_for_them():
     method = fedsparq.method("fedsparq-adaptive", rounding="nearest", bits=10.0)
     update = laplace(7)
     payload, _ = method.compress(update, method.init(LAYOUT), np.random.default_rng(0))
-    assert any(isinstance(values, Steps) for values in payload.values)
+    assert any(isinstance(values, UniformLevels) for values in payload.values)
     assert np.sum((update - payload.dense()) ** 2) < 1e-4 * np.sum(update**2)
 
 

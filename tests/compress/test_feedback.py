@@ -8,11 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedsparq
-from fedsparq import Layout
+from fedsparq import Layout, Method, Payload
+from fedsparq.compress.feedback import Full
+from fedsparq.errors import OptionError, UpdateError
 from made_updates import fill, fills, layouts
 
 ALL = {name: fedsparq.method(name) for name in fedsparq.METHODS}
-WITH_FEEDBACK = [name for name, method in ALL.items() if method.feedback == "full" and method.correction is None]
+WITH_FEEDBACK = [name for name, method in ALL.items() if method.feedback == Full()]
 
 
 def test_fedsparq_keeps_what_it_does_not_send():
@@ -33,6 +35,7 @@ def test_deltas_are_payloads_plus_residual(name, layout, kinds, seed, rounds):
         largest = np.maximum(largest, np.abs(state.residual.astype(np.float64) + delta))
         payload, state = method.compress(delta, state, np.random.default_rng([seed, r]))
         payloads += payload.dense()
+        largest = np.maximum(largest, np.abs(payload.dense()))
     # Each round rounds twice at most: update + residual, and what is left of it
     allowed = 2 * rounds * (largest * 2.0**-24 + 2.0**-149)
     assert (np.abs(deltas - (payloads + state.residual)) <= allowed).all()
@@ -103,3 +106,134 @@ def test_a_state_is_never_changed_in_place_and_recycling_changes_no_result():
         assert first.dense().tobytes() == second.dense().tobytes()
         assert following.residual.tobytes() == next_recycled.residual.tobytes()
         plain, recycled, spare = following, next_recycled, recycled
+
+
+@pytest.mark.parametrize("share", [0.0, 0.25, 1.0])
+def test_what_did_not_count_is_owed_again(share):
+    layout = Layout.of({"a": (300,)})
+    method, rng = fedsparq.method("fedsparq"), np.random.default_rng(2)
+    payload, state = method.compress(rng.laplace(size=300).astype(np.float32), method.init(layout), rng)
+    before = state.residual.copy()
+    after = method.acknowledge(state, payload, share)
+    np.testing.assert_array_equal(after.residual, before + np.float32(1 - share) * payload.dense())
+    np.testing.assert_array_equal(state.residual, before)
+    assert (after.residual is state.residual) == (share == 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"), [("fedsparq", {"residual": "kept-only"}), ("fedsparq-adaptive", {}), ("top-10", {})]
+)
+def test_what_is_not_conserved_is_not_put_back(name, options):
+    layout = Layout.of({"a": (300,)})
+    method, rng = fedsparq.method(name, **options), np.random.default_rng(2)
+    payload, state = method.compress(rng.laplace(size=300).astype(np.float32), method.init(layout), rng)
+    assert not method.conserving
+    assert method.acknowledge(state, payload, 0.0).feedback is state.feedback
+
+
+class EveryTenth:
+    """A compressor as a user writes one."""
+
+    def init(self, layout):
+        return {"turn": np.zeros(1)}
+
+    def compress(self, update, layout, state, rng):
+        assert not update.flags.writeable
+        indices = np.arange(int(state["turn"][0]) % 10, layout.size, 10)
+        return Payload.sparse(layout, indices, update[indices]), {"turn": state["turn"] + 1}
+
+
+class Aliased:
+    """Sends a view of what it was given."""
+
+    def init(self, layout):
+        return {}
+
+    def compress(self, update, layout, state, rng):
+        return Payload.full(layout, update), state
+
+
+@pytest.mark.parametrize("feedback", ["full", "kept-only", "deferred", "off"])
+def test_a_compressor_of_a_users(feedback):
+    layout = Layout.of({"a": (95,), "b": (12,)})
+    method = Method(EveryTenth(), feedback=feedback)
+    state, residual, rng = method.init(layout), np.zeros(107, np.float32), np.random.default_rng(4)
+    for r in range(12):
+        update = rng.normal(size=107).astype(np.float32)
+        before = state
+        payload, state = method.compress(update, state, rng)
+        c, sent = update + residual, np.arange(107) % 10 == r % 10
+        np.testing.assert_array_equal(payload.dense(), np.where(sent, c, 0))
+        assert before.compressor["turn"] == [r]
+        if feedback in ("full", "deferred"):
+            residual = np.where(sent, np.float32(0), c)
+        if feedback != "off":
+            np.testing.assert_array_equal(state.residual, residual)
+    assert (state.residual is None) == (feedback == "off")
+
+
+def test_a_payload_may_hold_what_the_compressor_was_given():
+    layout = Layout.of({"a": (5,)})
+    method = Method(Aliased(), feedback="full")
+    update = np.arange(5, dtype=np.float32)
+    payload, state = method.compress(update, method.init(layout), np.random.default_rng(0))
+    assert payload.dense().tolist() == [0, 1, 2, 3, 4]
+    assert not state.residual.any()
+    after, _ = method.compress(update, state, np.random.default_rng(0), recycle=state)
+    assert payload.dense().tolist() == after.dense().tolist() == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        (None, "compressor Wrong must return a payload and its next state"),
+        ((None, {}), r"compressor Wrong must return a fedsparq\.Payload .*; got NoneType"),
+        ((Payload.full(Layout.of({"b": (5,)}), np.zeros(5, np.float32)), {}), "Wrong .* got one of another layout"),
+        (
+            (Payload.full(Layout.of({"a": (5,)}), np.zeros(5, np.float32)), None),
+            "Wrong must return .* a dict of arrays",
+        ),
+    ],
+)
+def test_a_compressor_that_returns_something_else_is_named(result, message):
+    class Wrong(Aliased):
+        def compress(self, update, layout, state, rng):
+            return result
+
+    layout = Layout.of({"a": (5,)})
+    method = Method(Wrong(), feedback="full")
+    with pytest.raises(OptionError, match=message):
+        method.compress(np.zeros(5, np.float32), method.init(layout), np.random.default_rng(0))
+
+
+def test_a_users_compressor_never_sees_what_is_not_finite():
+    layout = Layout.of({"first": (10,), "second.weight": (30, 3)})
+    update = np.ones(layout.size, np.float32)
+    update[10 + 17] = np.nan
+    method = Method(EveryTenth(), feedback="off")
+    with pytest.raises(UpdateError, match=r"'second\.weight'.* 17 of 90"):
+        method.compress(update, method.init(layout), np.random.default_rng(0))
+
+
+def test_full_feedback_conserves_even_with_a_compressor_that_leaves_something_else():
+    layout = Layout.of({"a": (2000,)})
+    unbiased = fedsparq.method("fedsparq-adaptive").compressor
+    method, rng = Method(unbiased, feedback="full"), np.random.default_rng(5)
+    update = rng.laplace(size=2000).astype(np.float32)
+    payload, state = method.compress(update, method.init(layout), rng)
+    np.testing.assert_array_equal(state.residual, update - payload.dense())
+
+
+@pytest.mark.parametrize("name", list(fedsparq.METHODS))
+def test_a_compressor_alone_leaves_update_and_state_as_they_are(name):
+    layout = Layout.of({"a": (20, 30), "b": (40,)})
+    compressor, rng = fedsparq.method(name).compressor, np.random.default_rng(6)
+    state = fedsparq.method(name).init(layout).compressor
+    update = rng.laplace(size=layout.size).astype(np.float32)
+    kept, frozen = {key: array.copy() for key, array in state.items()}, update.copy()
+    frozen.flags.writeable = False
+    payload, after = compressor.compress(frozen, layout, state, np.random.default_rng(0))
+    again, _ = compressor.compress(update, layout, state, np.random.default_rng(0))
+    assert payload.dense().tobytes() == again.dense().tobytes()
+    assert {key: array.tolist() for key, array in state.items()} == {key: a.tolist() for key, a in kept.items()}
+    assert after.keys() == state.keys()

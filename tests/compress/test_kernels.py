@@ -12,80 +12,53 @@ from fedsparq.compress import kernels
 SIZES = [0, 1, 2, 63, 64, 65, 127, 128, 129, 1000]
 
 
-def splitmix64(seed, index):
-    mask = 2**64 - 1
-    z = (seed + (index + 1) * 0x9E3779B97F4A7C15) & mask
-    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & mask
-    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & mask
-    return z ^ (z >> 31)
-
-
-@given(seed=st.integers(0, 2**64 - 1), index=st.integers(0, 2**40))
-def test_random_bits_are_splitmix64(seed, index):
-    bits = splitmix64(seed, index)
-    assert int(kernels.random_bits(np.uint64(seed), np.uint64(index))) == bits
-    assert kernels.uniform(np.uint64(seed), np.uint64(index)) == (bits >> 11) * 2.0**-53
-
-
-def test_splitmix64_is_the_published_one():
-    assert splitmix64(1234567, 0) == 6457827717110365317
-    assert splitmix64(1234567, 1) == 3203168211198807973
-
-
-def bitmap(mask):
-    words = np.zeros((mask.size + 63) // 64 * 64, bool)
-    words[: mask.size] = mask
-    return np.packbits(words, bitorder="little").view("<u8").astype(np.uint64)
-
-
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", [*SIZES, 10_000])
 @pytest.mark.parametrize("threshold", [0.0, 1e-45, 0.7, 3.0, np.inf])
-def test_mark_at_least(size, threshold):
+def test_list_at_least(size, threshold):
     c = np.random.default_rng(size).normal(size=size).astype(np.float32)
     c[::7] = -0.0
     c[3::11] = np.float32(0.7)
-    words = np.full((size + 63) // 64, 2**64 - 1, np.uint64)
-    mask = np.abs(c) >= np.float32(threshold)
-    assert kernels.mark_at_least(c, np.float32(threshold), words) == mask.sum()
-    np.testing.assert_array_equal(words, bitmap(mask))
+    indices = np.empty(size + kernels.STRIDE, np.uint32)
+    count = kernels.list_at_least(c, np.float32(threshold), indices)
+    np.testing.assert_array_equal(indices[:count], np.flatnonzero(np.abs(c) >= np.float32(threshold)))
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_listing_and_marking_undo_each_other(size):
-    mask = np.random.default_rng(size).random(size) < 0.3
-    places = np.flatnonzero(mask) + 1000
-    listed = np.empty(places.size, np.uint32)
-    kernels.list_marked(bitmap(mask), 1000, listed)
-    np.testing.assert_array_equal(listed, places)
-    words = np.full((size + 63) // 64, 7, np.uint64)
-    kernels.mark_places(listed, 1000, words)
-    np.testing.assert_array_equal(words, bitmap(mask))
+def add(update, residual, bounds=None):
+    bounds = np.array([0, update.size] if bounds is None else bounds)
+    c, sums = np.full(update.size, np.float32(7)), np.empty(bounds.size - 1)
+    kernels.add(update, residual, c, bounds, sums)
+    return c, sums
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_add_and_copy_and_their_sums(size):
     rng = np.random.default_rng(size)
     update, residual = rng.normal(size=(2, size)).astype(np.float32)
-    c = np.empty(size, np.float32)
-    assert kernels.add(update, residual, c) == pytest.approx(math.fsum(np.abs(update + residual)), rel=1e-14)
-    np.testing.assert_array_equal(c, update + residual)
-    assert kernels.copy(update, c) == pytest.approx(math.fsum(np.abs(update)), rel=1e-14)
-    np.testing.assert_array_equal(c, update)
+    for other, expected in ((residual, update + residual), (None, update)):
+        c, sums = add(update, other)
+        assert sums[0] == pytest.approx(math.fsum(np.abs(expected)), rel=1e-14)
+        np.testing.assert_array_equal(c, expected)
+
+
+def test_some_layers_leave_the_others_as_they_are():
+    update = np.arange(10, dtype=np.float32)
+    c, sums = add(update, np.ones(10, np.float32), bounds=[2, 3, 3, 6])
+    assert c.tolist() == [7, 7, 3, 4, 5, 6, 7, 7, 7, 7]
+    assert sums.tolist() == [3, 0, 4 + 5 + 6]
 
 
 def test_a_sum_over_a_large_layer_stays_exact():
-    c = np.full(5_000_000, 0.1, np.float32)
-    total = kernels.copy(c, np.empty_like(c))
+    _, (total,) = add(np.full(5_000_000, 0.1, np.float32), None)
     assert total == pytest.approx(5_000_000 * float(np.float32(0.1)), rel=1e-12)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("place", [0, 5, 999])
-def test_a_sum_shows_what_is_not_finite(bad, place):
+@pytest.mark.parametrize("index", [0, 5, 999])
+def test_a_sum_shows_what_is_not_finite(bad, index):
     update = np.ones(1000, np.float32)
-    update[place] = bad
-    assert not np.isfinite(kernels.copy(update, np.empty_like(update)))
-    assert not np.isfinite(kernels.add(update, np.zeros_like(update), np.empty_like(update)))
+    update[index] = bad
+    assert not np.isfinite(add(update, None)[1][0])
+    assert not np.isfinite(add(update, np.zeros_like(update))[1][0])
 
 
 @given(seed=st.integers(0, 1000), size=st.integers(1, 300), data=st.data())
@@ -96,33 +69,10 @@ def test_largest_threshold_is_an_order_statistic(seed, size, data):
     assert kernels.largest_threshold(c, count) == np.sort(np.abs(c))[::-1][count - 1]
 
 
-@given(seed=st.integers(0, 2**64 - 1), size=st.integers(0, 200), data=st.data())
-def test_random_positions_as_the_format_tells_them(seed, size, data):
-    count = data.draw(st.integers(0, size))
-    expected = []
-    for i in range(size):
-        if ((splitmix64(seed, i) >> 32) * (size - i)) >> 32 < count - len(expected):
-            expected.append(i)
-    places = np.empty(count, np.uint32)
-    kernels.random_positions(np.uint64(seed), size, count, places)
-    assert places.tolist() == expected
-
-
-def test_every_float16_becomes_its_float32():
-    halves = np.arange(65536, dtype=np.uint16)
-    halves = halves[np.isfinite(halves.view(np.float16))]
-    out = np.empty(halves.size, np.float32)
-    kernels.halves_to_floats(halves, out)
-    np.testing.assert_array_equal(out.view(np.uint32), halves.view(np.float16).astype(np.float32).view(np.uint32))
-
-
-def take_halves(c, mask=None, base=0):
-    mask = np.ones(c.size, bool) if mask is None else mask
-    left = c.copy()
-    places, halves = np.empty(mask.sum(), np.uint32), np.empty(mask.sum(), np.uint16)
-    taken = kernels.take_halves(left, bitmap(mask), np.float32(0), base, False, np.uint64(0), places, halves)
-    assert taken == mask.sum()
-    return places, halves, left
+def take(c, listed, form=kernels.NEAREST):
+    left, values = c.copy(), np.empty(listed.size, np.float32 if form == kernels.FLOAT32 else np.uint16)
+    kernels.take_listed(left, listed.astype(np.uint32), form, np.uint64(0), values)
+    return values, left
 
 
 def test_nearest_is_what_numpy_rounds_to():
@@ -138,56 +88,41 @@ def test_nearest_is_what_numpy_rounds_to():
         ]
     )
     c *= rng.choice([-1, 1], c.size).astype(np.float32)
-    _, halves, left = take_halves(c)
+    halves, left = take(c, np.arange(c.size))
     expected = c.astype(np.float16)
     np.testing.assert_array_equal(halves, expected.view(np.uint16))
     np.testing.assert_array_equal(left, c - expected.astype(np.float32))
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_taking_lists_only_what_is_marked(size):
+def test_taking_what_is_listed(size):
     rng = np.random.default_rng(size)
     c, mask = rng.normal(size=size).astype(np.float32), rng.random(size) < 0.4
-    places, halves, left = take_halves(c, mask, base=77)
-    np.testing.assert_array_equal(places, np.flatnonzero(mask) + 77)
+    halves, left = take(c, np.flatnonzero(mask))
     np.testing.assert_array_equal(halves.view(np.float16), c[mask].astype(np.float16))
     np.testing.assert_array_equal(left[~mask], c[~mask])
-    values, rest = np.empty(mask.sum(), np.float32), c.copy()
-    kernels.take_floats(rest, bitmap(mask), np.float32(0), 77, places, values)
+    np.testing.assert_array_equal(left[mask], c[mask] - c[mask].astype(np.float16).astype(np.float32))
+    values, left = take(c, np.flatnonzero(mask), kernels.FLOAT32)
     np.testing.assert_array_equal(values, c[mask])
-    np.testing.assert_array_equal(rest, np.where(mask, 0, c))
+    np.testing.assert_array_equal(left, np.where(mask, 0, c))
 
 
 @pytest.mark.parametrize("size", [*SIZES, 4095, 4096, 4097, 10_000])
+@pytest.mark.parametrize("form", [kernels.FLOAT32, kernels.NEAREST, kernels.STOCHASTIC])
 @pytest.mark.parametrize("limit", [0.0, 0.7, 2.0, np.inf])
-def test_a_limit_marks_what_its_bitmap_would(size, limit):
-    c = np.random.default_rng(size).normal(size=size).astype(np.float32)
-    mask = np.abs(c) >= np.float32(limit)
-    expected = take_halves(c, mask, base=5)
-    places, halves, left = np.empty(size, np.uint32), np.empty(size, np.uint16), c.copy()
-    none = np.empty(0, np.uint64)
-    count = kernels.take_halves(left, none, np.float32(limit), 5, False, np.uint64(0), places, halves)
-    for found, wanted in zip((places[:count], halves[:count], left), expected, strict=True):
-        np.testing.assert_array_equal(found, wanted)
-    values, left = np.empty(size, np.float32), c.copy()
-    assert kernels.take_floats(left, none, np.float32(limit), 5, places, values) == count
-    np.testing.assert_array_equal(values[:count], c[mask])
+def test_a_limit_takes_what_its_list_would(size, form, limit):
+    c = np.random.default_rng(size).normal(size=5 + size + 300).astype(np.float32)
+    bounds, limits = np.array([5, 5 + size, 5 + size, 5 + size + 200]), np.array([limit, 0.1, 1.0], np.float32)
+    mask = np.abs(c) >= np.repeat(np.float32([np.inf, limit, 1, np.inf]), [5, size, 200, 100])
+    values, left = take(c, np.flatnonzero(mask), form)
+    indices, found = np.zeros(c.size + 3 + kernels.STRIDE, np.uint32), np.zeros(c.size + 3, values.dtype)
+    end = kernels.take_at_least(c, bounds, limits, form, np.uint64(0), 3, indices, found)
+    np.testing.assert_array_equal(indices[:end], [0, 0, 0, *np.flatnonzero(mask)])
+    np.testing.assert_array_equal(found[:end], [0, 0, 0, *values])
+    np.testing.assert_array_equal(c, left)
 
 
-def test_places_reach_the_end_of_32_bits():
-    c = np.ones(2, np.float32)
-    places, _, _ = take_halves(c, base=2**32 - 3)
-    assert places.tolist() == [2**32 - 3, 2**32 - 2]
-
-
-def test_scatter_add():
-    accumulator = np.arange(10, dtype=np.float32)
-    places = np.array([1, 4, 9], np.uint32)
-    values = np.array([0.5, -1, 2], np.float32)
-    expected = accumulator.copy()
-    expected[places] += np.float32(0.3) * values
-    halves = accumulator.copy()
-    kernels.scatter_add(accumulator, places, values, np.float32(0.3))
-    np.testing.assert_array_equal(accumulator, expected)
-    kernels.scatter_add_halves(halves, places, values.astype(np.float16).view(np.uint16), np.float32(0.3))
-    np.testing.assert_array_equal(halves, expected)
+def test_indices_reach_the_end_of_32_bits():
+    indices = np.empty(2 + kernels.STRIDE, np.uint32)
+    count = kernels._list_block(np.ones(2, np.float32).view(np.uint32), np.uint32(0), 2**32 - 3, indices)
+    assert indices[:count].tolist() == [2**32 - 3, 2**32 - 2]

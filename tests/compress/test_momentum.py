@@ -5,7 +5,7 @@ import pytest
 
 import fedsparq
 from fedsparq import Layout
-from fedsparq.compress.momentum import WarmingUp
+from fedsparq.compress.select import WarmUp
 from fedsparq.errors import OptionError
 
 LAYOUT = Layout.of({"w": (40, 25), "b": (40,)})
@@ -30,7 +30,7 @@ def test_dgc_is_its_papers(clip_norm):
             sent[tensor.span] = np.abs(v[tensor.span]) >= threshold
         np.testing.assert_allclose(payload.dense(), np.where(sent, v, 0), rtol=1e-6, atol=1e-8, err_msg=f"round {r}")
         u[sent], v[sent] = 0, 0
-        np.testing.assert_allclose(state.memory["velocity"], u, rtol=1e-6, atol=1e-8)
+        np.testing.assert_allclose(state.feedback["velocity"], u, rtol=1e-6, atol=1e-8)
         np.testing.assert_allclose(state.residual, v, rtol=1e-6, atol=1e-8)
 
 
@@ -46,11 +46,11 @@ def test_without_momentum_and_warm_up_it_is_the_largest_with_error_feedback():
 
 
 def test_the_papers_warm_up():
-    fractions = [WarmingUp(0.001, 0.25, 4).at(r) for r in range(6)]
+    fractions = [WarmUp(0.001, 0.25, 4).at(r) for r in range(6)]
     np.testing.assert_allclose(fractions, [0.25, 0.0625, 0.015625, 0.004, 0.001, 0.001], rtol=0.02)
 
 
 @pytest.mark.parametrize("options", [{"momentum": 1.0}, {"clip_norm": -1.0}, {"warmup": -1}, {"start": 0.0}])
 def test_impossible_options(options):
-    with pytest.raises(OptionError, match="out of range"):
+    with pytest.raises(OptionError, match="is not possible"):
         fedsparq.method("dgc", **options)

@@ -1,4 +1,4 @@
-"""Values: nearest is numpy's own float16; the stochastic ones are right on average, down to the subnormals."""
+"""Values: nearest is numpy's own float16; the stochastic ones are unbiased, down to the subnormals."""
 
 import numpy as np
 import pytest
@@ -6,9 +6,8 @@ from scipy import stats
 
 import fedsparq
 from fedsparq import Layout
-from fedsparq.compress import kernels
-from fedsparq.compress.payload import Halves
 from fedsparq.errors import OptionError
+from fedsparq.payload import Float16Values, kernels
 
 DRAWS = 2_000_000
 LIMIT = 5.0  # standard deviations; the seeds are fixed, so this never fails by chance
@@ -20,7 +19,7 @@ def stochastic_halves(values, seed=0):
     layout = Layout.of({"a": values.shape})
     payload, _ = method.compress(values, method.init(layout), np.random.default_rng(seed))
     (halves,) = payload.values
-    assert isinstance(halves, Halves)
+    assert isinstance(halves, Float16Values)
     return halves.bits.view(np.float16)
 
 
@@ -75,7 +74,7 @@ def test_qsgd_is_unbiased(levels, scale):
     norm = np.linalg.norm(update.astype(np.float64))
     assert norm / levels <= float(steps.step) <= max(norm / levels * (1 + 1e-6), norm / levels + 2.0**-149)
     signed = np.zeros(update.size)
-    signed[payload.positions] = steps.levels
+    signed[payload.indices] = steps.levels
     for value in np.unique(update).astype(np.float64):
         drawn = signed[update == np.float32(value)]
         ratio = value / float(steps.step)

@@ -8,7 +8,7 @@ from reference import Reference
 
 import fedsparq
 from fedsparq import Layout
-from fedsparq.compress.select import share
+from fedsparq.compress.select import kept_count
 from fedsparq.errors import OptionError
 from made_updates import fill, fills, layouts
 
@@ -49,18 +49,18 @@ def agree(layout, options, deltas):
     for r, delta in enumerate(deltas):
         payload, state = method.compress(delta, state, np.random.default_rng(r))
         reference.step(delta)
-        np.testing.assert_array_equal(payload.positions, reference.kept)
+        np.testing.assert_array_equal(payload.indices, reference.kept)
         bits = np.concatenate([np.empty(0, np.uint16), *(v.bits for v in payload.values)])
         if options.get("rounding") == "stochastic":
             assert is_a_neighbour(reference.compensated[reference.kept], bits.view(np.float16)).all()
             reference.send(bits.view(np.float16))
         np.testing.assert_array_equal(bits, reference.sent.view(np.uint16))
-        np.testing.assert_allclose(state.memory["threshold"], reference.tau, rtol=1e-12)
+        np.testing.assert_allclose(state.compressor["threshold"], reference.tau, rtol=1e-12)
         if state.residual is None:
             assert options["residual"] == "off"
         else:
             np.testing.assert_array_equal(state.residual.view(np.uint32), reference.residual.view(np.uint32))
-        assert state.rounds == reference.t
+        assert state.compressor["rounds"] == [reference.t]
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
@@ -84,8 +84,8 @@ def test_round_one_uses_the_plain_mean_and_zero_start_a_tenth_of_it():
     for start, kept in (("debiased", [3]), ("zero", [0, 1, 2, 3])):
         method = fedsparq.method("fedsparq", start=start)
         payload, state = method.compress(delta, method.init(layout), np.random.default_rng(0))
-        assert payload.positions.tolist() == kept
-        np.testing.assert_allclose(state.memory["threshold"], [0.3])
+        assert payload.indices.tolist() == kept
+        np.testing.assert_allclose(state.compressor["threshold"], [0.3])
 
 
 def test_a_coordinate_at_the_threshold_is_kept():
@@ -110,8 +110,8 @@ def test_top_keeps_the_largest_and_among_equals_the_first(layout, kinds, seed, f
     delta = fill(layout, kinds, seed)
     payload, _ = method.compress(delta, method.init(layout), np.random.default_rng(0))
     order = np.lexsort((np.arange(delta.size), -np.abs(delta)))
-    expected = np.sort(order[: share(fraction, layout.size)])
-    np.testing.assert_array_equal(payload.positions, expected)
+    expected = np.sort(order[: kept_count(fraction, layout.size)])
+    np.testing.assert_array_equal(payload.indices, expected)
     np.testing.assert_array_equal(payload.dense()[expected], delta[expected])
 
 
@@ -123,17 +123,17 @@ def test_random_keeps_each_coordinate_as_often_as_any_other():
     for _ in range(rounds):
         payload, _ = method.compress(np.ones(100, np.float32), method.init(layout), rng)
         assert payload.kept == 30
-        hits[payload.positions] += 1
-        pairs += int(payload.positions[:2].tolist() == [0, 1])
+        hits[payload.indices] += 1
+        pairs += int(payload.indices[:2].tolist() == [0, 1])
     z = (hits - 0.3 * rounds) / np.sqrt(rounds * 0.3 * 0.7)
     assert np.abs(z).max() < 4.5
     together = 0.3 * 29 / 99  # without replacement
     assert abs(pairs - together * rounds) < 4.5 * np.sqrt(rounds * together)
 
 
-def test_a_share_is_rounded_but_never_nothing():
-    assert [share(0.1, n) for n in (0, 1, 4, 14, 16, 1000)] == [0, 1, 1, 1, 2, 100]
-    assert share(1.0, 7) == 7
+def test_a_fraction_is_rounded_but_never_nothing():
+    assert [kept_count(0.1, n) for n in (0, 1, 4, 14, 16, 1000)] == [0, 1, 1, 1, 2, 100]
+    assert kept_count(1.0, 7) == 7
 
 
 @pytest.mark.parametrize("option", [{"beta": 1.0}, {"beta": -0.1}, {"multiplier": -1.0}, {"multiplier": float("nan")}])

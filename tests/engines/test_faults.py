@@ -6,68 +6,57 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from fedsparq.compress.method import method
+from fedsparq import Layout, decode, method, resolver
+from fedsparq.engines.engine import Asked, Engine
 from fedsparq.engines.faults import FaultyEngine, ServerCrashError
-from fedsparq.engines.local import Delivery, Engine
 from fedsparq.errors import WireError
 from fedsparq.experiments.run import run
-from fedsparq.experiments.spec import FaultSpec, RunSpec, check
 from fedsparq.federate.client import Answer, Client, Trained
 from fedsparq.federate.messages import FullWanted, Reply
 from fedsparq.federate.model import Model
+from fedsparq.federate.rounds import Delivery
 from fedsparq.federate.server import Server
 from fedsparq.federate.store import MemoryStore
-from fedsparq.layout import Layout
-from fedsparq.wire.frame import decode
+from fedsparq.specs import FaultSpec, RunSpec, check
 
 LAYOUT = Layout.of({"weight": (30,)})
 CLIENTS = 10
 
 
-class Honest:
+class Honest(Engine):
     """An engine in which nothing goes wrong."""
 
     def __init__(self) -> None:
         self.store = MemoryStore()
         self.heard: list[dict[int, bytes]] = []
 
-    def exchange(
-        self, number: int, requests: Mapping[int, bytes], saved: int, dying: frozenset[int] = frozenset()
-    ) -> Iterator[Delivery]:
-        self.heard.append(dict(requests))
-        for client in sorted(requests):
-            update = np.random.default_rng([number, client]).normal(size=LAYOUT.size).astype(np.float32)
-            worker = Client(client, LAYOUT, lambda *_, update=update: Trained(update, 10), self.store)
-            answer = worker.answer(requests[client])
-            yield Delivery(client, Answer(None) if client in dying else answer)
-
-    def __enter__(self) -> Engine:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    def exchange(self, asked: Asked) -> Iterator[Delivery]:
+        self.heard.append(dict(asked.broadcasts))
+        for client in sorted(asked.broadcasts):
+            update = np.random.default_rng([asked.round, client]).normal(size=LAYOUT.size).astype(np.float32)
+            worker = Client(client, LAYOUT, lambda *_, update=update: Trained(update, 10), self.store, resolver())
+            answer = worker.answer(asked.broadcasts[client])
+            yield Delivery(client, Answer(None) if client in asked.dying else answer)
 
 
 def exchange(folder: Path, rounds: int = 1, seed: int = 0, **faults: Any) -> list[list[Delivery]]:
     """What arrives in each of some rounds, whose server counts nothing."""
-    server = Server.start(LAYOUT, method("fedsparq"), Model(np.zeros(LAYOUT.size, np.float32)))
+    server = Server(LAYOUT, method("fedsparq"), Model(np.zeros(LAYOUT.size, np.float32)))
     engine = FaultyEngine(Honest(), FaultSpec(**faults), LAYOUT, CLIENTS, seed, folder)
     arrived = []
     for number in range(1, rounds + 1):
         server.open_round(range(CLIENTS))
         requests = {client: server.broadcast(client) for client in range(CLIENTS)}
-        arrived.append(list(engine.exchange(number, requests, number - 1)))
+        arrived.append(list(engine.exchange(Asked(number, requests, number - 1))))
         server.close_round()
     return arrived
 
@@ -141,12 +130,12 @@ def test_chances_are_what_the_spec_says(tmp_path: Path) -> None:
 def test_hostile_clients_lie(tmp_path: Path, kind: str) -> None:
     honest = exchange(tmp_path / "a", rounds=2)[1]
     engine = FaultyEngine(Honest(), FaultSpec(hostile=0.2), LAYOUT, CLIENTS, 0, tmp_path)
-    assert len(engine.hostile) == 2
+    assert len(engine.attack.hostile) == 2
     lies = exchange(tmp_path / "b", rounds=2, hostile=0.2, hostile_kinds=(kind,), hostile_scale=7.0)[1]
     for true, said in zip(honest, lies, strict=True):
         assert true.answer.message is not None
         assert said.answer.message is not None
-        if true.client not in engine.hostile:
+        if true.client not in engine.attack.hostile:
             assert true.answer.message == said.answer.message
             continue
         assert true.answer.message != said.answer.message
@@ -163,12 +152,26 @@ def test_hostile_clients_lie(tmp_path: Path, kind: str) -> None:
 
 def test_request_for_the_whole_model_cannot_be_forged_into_a_reply(tmp_path: Path) -> None:
     class Asking(Honest):
-        def exchange(self, number: int, requests: Mapping[int, bytes], *_: Any) -> Iterator[Delivery]:
-            yield from (Delivery(client, Answer(FullWanted(number).encode())) for client in sorted(requests))
+        def exchange(self, asked: Asked) -> Iterator[Delivery]:
+            wanted = Answer(FullWanted(asked.round).encode())
+            yield from (Delivery(client, wanted) for client in sorted(asked.broadcasts))
 
     faults = FaultSpec(hostile=1.0, hostile_kinds=("nan", "scale"))
-    arrived = list(FaultyEngine(Asking(), faults, LAYOUT, 2, 0, tmp_path).exchange(1, {0: b"", 1: b""}, 0))
+    arrived = list(FaultyEngine(Asking(), faults, LAYOUT, 2, 0, tmp_path).exchange(Asked(1, {0: b"", 1: b""}, 0)))
     assert messages(arrived) == [FullWanted(1).encode()] * 2
+
+
+def test_asking_again_in_a_round_loses_and_repeats_nothing_that_is_on_its_way(tmp_path: Path) -> None:
+    class Prompt(Engine):
+        def exchange(self, asked: Asked) -> Iterator[Delivery]:
+            yield from (Delivery(client, Answer(message)) for client, message in asked.broadcasts.items())
+
+    engine = FaultyEngine(Prompt(), FaultSpec(late=1.0), LAYOUT, 3, 0, tmp_path)
+    came = []
+    for number, clients in ((1, "abc"), (2, "de"), (2, "f"), (3, "g")):
+        asked = Asked(number, {client: text.encode() for client, text in enumerate(clients)}, number - 1)
+        came.append([delivery.answer.message for delivery in engine.exchange(asked) if delivery.answer.message])
+    assert came == [[], [b"a", b"b", b"c"], [], [b"d", b"e", b"f"]]
 
 
 def until_crash(answers: Iterator[Delivery]) -> list[Delivery]:
@@ -183,13 +186,13 @@ def until_crash(answers: Iterator[Delivery]) -> list[Delivery]:
 def test_server_crashes_once_at_some_step_and_clients_answer_again(tmp_path: Path) -> None:
     steps = set()
     for seed in range(30):
-        server = Server.start(LAYOUT, method("fedsparq"), Model(np.zeros(LAYOUT.size, np.float32)))
+        server = Server(LAYOUT, method("fedsparq"), Model(np.zeros(LAYOUT.size, np.float32)))
         engine = FaultyEngine(Honest(), FaultSpec(server_crash=1.0), LAYOUT, 3, seed, tmp_path / str(seed))
         server.open_round(range(3))
         requests = {client: server.broadcast(client) for client in range(3)}
-        before = until_crash(engine.exchange(1, requests, 0))
+        before = until_crash(engine.exchange(Asked(1, requests, 0)))
         steps.add(len(before))
-        again = list(engine.exchange(1, requests, 0))
+        again = list(engine.exchange(Asked(1, requests, 0)))
         assert remarks(again) == ["broadcast came again: same reply sent again"] * 3
         assert messages(before) == messages(again)[: len(before)]
     assert steps == {0, 1, 2, 3}
@@ -208,19 +211,19 @@ EVERYTHING = {
 
 def test_a_killed_process_does_not_change_what_is_on_its_way(tmp_path: Path) -> None:
     whole = exchange(tmp_path / "whole", rounds=8, **EVERYTHING)
-    server = Server.start(LAYOUT, method("fedsparq"), Model(np.zeros(LAYOUT.size, np.float32)))
+    server = Server(LAYOUT, method("fedsparq"), Model(np.zeros(LAYOUT.size, np.float32)))
     inner = Honest()
     for number in range(1, 9):
         engine = FaultyEngine(inner, FaultSpec(**EVERYTHING), LAYOUT, CLIENTS, 0, tmp_path / "killed")
         server.open_round(range(CLIENTS))
         requests = {client: server.broadcast(client) for client in range(CLIENTS)}
         states = dict(inner.store.states)
-        half = engine.exchange(number, requests, number - 1)
+        half = engine.exchange(Asked(number, requests, number - 1))
         next(half)
         del half, engine
         inner.store.states = states
         engine = FaultyEngine(inner, FaultSpec(**EVERYTHING), LAYOUT, CLIENTS, 0, tmp_path / "killed")
-        arrived = list(engine.exchange(number, requests, number - 1))
+        arrived = list(engine.exchange(Asked(number, requests, number - 1)))
         assert messages(arrived) == messages(whole[number - 1])
         assert remarks(arrived) == remarks(whole[number - 1])
         server.close_round()

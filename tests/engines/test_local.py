@@ -9,27 +9,27 @@ from pathlib import Path
 
 import pytest
 
-from fedsparq.engines.desk import Task
+from fedsparq.engines.engine import Asked
 from fedsparq.engines.local import LocalEngine
+from fedsparq.engines.worker import build_task
 from fedsparq.errors import RunError
-from fedsparq.experiments.spec import RunSpec
 from fedsparq.federate.server import Server
+from fedsparq.specs import RunSpec
 
 SPEC = RunSpec(train_limit=300, test_limit=100, rounds=1)
 
 
 def test_a_dead_worker_is_a_clear_error(tmp_path: Path) -> None:
-    task = Task(SPEC)
-    server = Server.start(task.layout, SPEC.chosen_method(), task.take())
+    task = build_task(SPEC)
+    server = Server(task.layout, SPEC.chosen_method(), task.initial())
     server.open_round(range(3))
     requests = {client: server.broadcast(client) for client in range(3)}
-    with LocalEngine(task, tmp_path, workers=2) as engine:
-        assert len(list(engine.exchange(1, requests, 0))) == 3
-        assert engine._pool is not None
-        for process in list(engine._pool._processes.values()):
-            os.kill(process.pid, signal.SIGKILL)
+    with LocalEngine(SPEC, task, tmp_path, workers=2) as engine:
+        assert len(list(engine.exchange(Asked(1, requests, 0)))) == 3
+        for pid in engine._processes.pids:
+            os.kill(pid, signal.SIGKILL)
         with pytest.raises(RunError, match="--resume"):
-            list(engine.exchange(1, requests, 0))
+            list(engine.exchange(Asked(1, requests, 0)))
 
 
 def test_workers_end_with_a_killed_parent(tmp_path: Path) -> None:
@@ -51,7 +51,8 @@ def test_workers_end_with_a_killed_parent(tmp_path: Path) -> None:
 
 
 def _children(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    threads = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for thread in threads for child in thread.read_text().split()]
 
 
 def _alive(pid: int) -> bool:

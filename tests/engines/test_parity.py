@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,19 +16,31 @@ pytest.importorskip("flwr")
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from fedsparq.engines.desk import Task
-from fedsparq.engines.flower_simulation import FlowerSimulation, client_app
+import fedsparq
+from fedsparq import Model
+from fedsparq.engines.blobs import unwrap
+from fedsparq.engines.grid import GridEngine
 from fedsparq.engines.local import LocalEngine
+from fedsparq.engines.simulation import FlowerSimulation, client_app
+from fedsparq.engines.worker import build_task
 from fedsparq.experiments.run import run
-from fedsparq.experiments.spec import RunSpec
 from fedsparq.federate.messages import Reply
-from fedsparq.federate.model import Model
 from fedsparq.flower import FedSparQ, compress
-from fedsparq.flower.carrier import GridEngine
-from fedsparq.flower.records import to_arrays, to_model, unwrap
+from fedsparq.methods import registry
+from fedsparq.specs import RunSpec
+from fedsparq.tasks.supervised import Supervised
+from flower_models import to_arrays, to_model
 from inprocess_grid import InProcessGrid
 
 SPEC = RunSpec(clients=3, rounds=5, train_limit=600, test_limit=200, partition="dirichlet")
+
+USERS_FILE = """
+import fedsparq as fq
+
+@fq.register("users-tenth")
+def tenth(share: float = 0.1):
+    return fq.Method(fq.method("top-10", fraction=share).compressor, feedback="full")
+"""
 
 
 @dataclass
@@ -43,26 +57,26 @@ class Recorded:
     def __exit__(self, *error):
         self.inner.__exit__(*error)
 
-    def exchange(self, number, requests, saved, dying=frozenset()):
-        for delivery in self.inner.exchange(number, requests, saved, dying):
+    def exchange(self, asked):
+        for delivery in self.inner.exchange(asked):
             reply = Reply.decode(delivery.answer.message)
             self.payloads[reply.round, delivery.client] = reply.blob
             yield delivery
 
 
 def play(spec: RunSpec, folder: Path, make) -> tuple[dict[tuple[int, int], bytes], dict[str, np.ndarray], dict]:
-    carried = {}
+    recorded = []
 
-    def carrier(task, states):
-        carried["engine"] = Recorded(make(task, states))
-        return carried["engine"]
+    def engine(spec, task, states):
+        recorded.append(Recorded(make(spec, task, states)))
+        return recorded[0]
 
-    summary = run(spec, folder, carrier=carrier)
-    return carried["engine"].payloads, load_file(folder / "model.safetensors"), summary
+    summary = run(spec, folder, engine=engine)
+    return recorded[0].payloads, load_file(folder / "model.safetensors"), summary
 
 
-def in_process(task: Task, states: Path) -> GridEngine:
-    grid = InProcessGrid([client_app(task.spec.model_dump_json(), str(states))] * task.spec.clients)
+def in_process(spec: RunSpec, task: object, states: Path) -> GridEngine:
+    grid = InProcessGrid([client_app(spec, states, str(Path.cwd()))] * spec.clients)
     return GridEngine(grid, dict(enumerate(grid.get_node_ids())), strict=True)
 
 
@@ -86,7 +100,67 @@ def test_the_in_process_grid_gives_what_the_local_engine_gives(local, tmp_path):
 
 
 def test_flowers_simulation_gives_what_the_local_engine_gives(local, tmp_path):
-    same(local, play(SPEC, tmp_path / "run", lambda task, states: FlowerSimulation(task, states, workers=2)))
+    same(local, play(SPEC, tmp_path / "run", partial(FlowerSimulation, workers=2)))
+
+
+def masked_and_plain(folder, make, clients=4):
+    """The models of a run under masks on another engine, and of one without on the local engine; as bytes."""
+    said = {"method": "fedsparq-private", "rounds": 2, "clients": clients}
+    plain = RunSpec(**SPEC.model_dump() | said)
+    run(plain, folder / "plain")
+    run(RunSpec(**plain.model_dump() | {"privacy": {"secure_sums": True}}), folder / "masked", engine=make)
+    return [(folder / name / "model.safetensors").read_bytes() for name in ("masked", "plain")]
+
+
+def test_secure_sums_over_a_grid_give_the_model_without_masks(tmp_path):
+    masked, plain = masked_and_plain(tmp_path, in_process)
+    assert masked == plain
+
+
+@pytest.mark.slow
+def test_secure_sums_in_flowers_simulation_give_the_model_without_masks(tmp_path):
+    masked, plain = masked_and_plain(tmp_path, partial(FlowerSimulation, workers=2))
+    assert masked == plain
+
+
+@pytest.fixture
+def users_file(tmp_path, monkeypatch):
+    """A file of a user's in the working folder; what it registers is forgotten afterwards."""
+    (tmp_path / "users_method.py").write_text(USERS_FILE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(registry, "METHODS", dict(registry.METHODS))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "users_method", raising=False)
+    fedsparq.method("users_method:tenth")
+
+
+@pytest.mark.usefixtures("users_file")
+@pytest.mark.parametrize("method", ["users_method:tenth", "users-tenth"])
+def test_a_users_method_is_found_from_any_working_folder(method, tmp_path, monkeypatch):
+    """By `module:function`, from the folder where the run was started; so is what the file registers under a name."""
+    spec = RunSpec(**SPEC.model_dump() | {"rounds": 1, "method": method, "options": {"share": 0.2}})
+    local = run(spec, tmp_path / "local")
+
+    def elsewhere(spec, task, states):
+        engine = in_process(spec, task, states)
+        (tmp_path / "elsewhere").mkdir()
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        del sys.modules["users_method"], registry.METHODS["users-tenth"]
+        return engine
+
+    assert run(spec, tmp_path / "run", engine=elsewhere)["accuracy"] == local["accuracy"]
+    assert "users_method" in sys.modules
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("users_file")
+@pytest.mark.parametrize("method", ["users_method:tenth", "users-tenth"])
+def test_a_users_method_reaches_rays_processes(method, tmp_path):
+    spec = SPEC.model_dump() | {"rounds": 1, "method": method, "options": {"share": 0.2}}
+    run(RunSpec(**spec), tmp_path / "local")
+    run(RunSpec(**spec | {"engine": "flower-simulation"}), tmp_path / "flower", workers=2)
+    local, simulated = (load_file(tmp_path / name / "model.safetensors") for name in ("local", "flower"))
+    assert all((local[name] == simulated[name]).all() for name in local)
 
 
 @pytest.mark.slow
@@ -103,16 +177,15 @@ def test_a_spec_can_name_the_simulation(tmp_path):
 
 def test_the_mod_and_the_strategy_give_what_the_local_engine_gives(local, tmp_path):
     """A Flower app of a user's own, with `compress` and `FedSparQ` as its only traces of us."""
-    task, payloads = Task(SPEC), {}
+    task, payloads = build_task(SPEC), {}
 
     def fate(message: Message) -> Message:
         reply = Reply.decode(unwrap(message.content["arrays"]))
         payloads[reply.round, message.metadata.src_node_id - 100] = reply.blob
         return message
 
-    start = task.take()
     grid = InProcessGrid([_users_app(task, tmp_path)] * 3, fate=fate)
-    result = FedSparQ().start(grid, to_arrays(start, task.layout), num_rounds=5)
+    result = FedSparQ().start(grid, to_arrays(task.initial(), task.layout), num_rounds=5)
     assert payloads == local[0]
     final = to_model(result.arrays, task.layout)
     for tensor in task.layout.parameters:
@@ -121,16 +194,17 @@ def test_the_mod_and_the_strategy_give_what_the_local_engine_gives(local, tmp_pa
         assert (got == local[1][tensor.name]).all()
 
 
-def _users_app(task: Task, states: Path) -> ClientApp:
-    app = ClientApp()
+def _users_app(task: Supervised, states: Path) -> ClientApp:
+    app, method = ClientApp(), SPEC.chosen_method()
 
     @app.train(mods=[compress("fedsparq", state=states)])
     def train(message: Message, context: Context) -> Message:
         before = to_model(message.content["arrays"], task.layout)
         number = int(message.content["config"]["server-round"])
-        trained = task.train(int(context.node_config["partition-id"]), before, SPEC.chosen_method(), number)
-        after = Model(task.take().vector, trained.exact)
-        arrays = {name: Array(array.numpy()) for name, array in to_arrays(after, task.layout).items()}
+        hook = method.gradient_hook(method.init(task.layout))
+        trained = task.train(int(context.node_config["partition-id"]), before, number, hook)
+        after = to_arrays(Model(*task.network.state()), task.layout)
+        arrays = {name: Array(array.numpy()) for name, array in after.items()}
         metrics = MetricRecord({"num-examples": trained.examples})
         return Message(RecordDict({"arrays": ArrayRecord(arrays), "metrics": metrics}), reply_to=message)
 

@@ -7,18 +7,19 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsparq.compress.method import method
-from fedsparq.compress.payload import Everything, Floats, Payload
-from fedsparq.compress.pipeline import Method
 from fedsparq.federate.client import Client, Trained
 from fedsparq.federate.downlink import Downlink
-from fedsparq.federate.messages import Reply, method_digest
+from fedsparq.federate.messages import Acknowledgement, Broadcast, Reply, reply_digest
 from fedsparq.federate.model import Model
-from fedsparq.federate.rules import Rules
 from fedsparq.federate.server import Server
+from fedsparq.federate.state import ClientState
 from fedsparq.federate.store import MemoryStore, Store
-from fedsparq.layout import Exact, Layout
-from fedsparq.wire.frame import encode
+from fedsparq.federate.validation import Validation
+from fedsparq.layout import Buffers, Layout
+from fedsparq.method import Identity, Method
+from fedsparq.methods import method, resolver
+from fedsparq.payload import Payload
+from fedsparq.wire import decode, encode
 
 LAYOUT = Layout.of({"weight": (3, 3), "bias": (3,)})
 FEDAVG, FEDSPARQ = method("fedavg"), method("fedsparq")
@@ -34,13 +35,19 @@ def updates(seed: int) -> Callable[[int], Vector]:
     return lambda number: np.random.default_rng([seed, number]).normal(size=LAYOUT.size).astype(np.float32)
 
 
-def server(chosen: Method = FEDAVG, rules: Rules | None = None, down: Method | None = None) -> Server:
-    return Server.start(LAYOUT, chosen, Model(vector(0)), rules=rules, downlink=Downlink(LAYOUT, down))
+def identity(chosen: Method) -> Identity:
+    assert chosen.identity is not None
+    return chosen.identity
+
+
+def server(chosen: Method = FEDAVG, validation: Validation | None = None, down: Method | None = None) -> Server:
+    return Server(LAYOUT, chosen, Model(vector(0)), validation=validation, downlink=Downlink(LAYOUT, down))
 
 
 def client(number: int, store: Store | None = None, seed: int | None = None) -> Client:
     update = updates(number if seed is None else seed)
-    return Client(number, LAYOUT, lambda model, chosen, at: Trained(update(at), 10), store or MemoryStore())
+    train = lambda model, hook, at: Trained(update(at), 10, reach=1.0)  # noqa: E731
+    return Client(number, LAYOUT, train, store or MemoryStore(), resolver())
 
 
 def reply(
@@ -50,9 +57,33 @@ def reply(
     chosen: Method = FEDAVG,
     examples: int = 10,
     layout: Layout = LAYOUT,
-    exact: Exact | None = None,
+    buffers: Buffers | None = None,
 ) -> bytes:
     """A well-formed reply that carries an update as it is."""
-    values = tuple(Floats(update[tensor.span]) for tensor in layout.parameters)
-    blob = encode(Payload(layout, Everything(layout.size), values, exact))
-    return Reply(number, method_digest(chosen), examples, blob).encode()
+    blob = encode(Payload.full(layout, update, buffers))
+    return Reply(number, identity(chosen).digest, examples, blob).encode()
+
+
+def broadcast(number: int, last: Acknowledgement | None = None, name: str = "fedsparq", **options: object) -> Broadcast:
+    asked = identity(method(name, **options))
+    return Broadcast(
+        number, last or Acknowledgement(), LAYOUT.digest, asked, 0, False, (Model(vector(0)).encode(LAYOUT),)
+    )
+
+
+def counted(state: ClientState, share: float = 1.0) -> Acknowledgement:
+    return Acknowledgement(state.round, reply_digest(state.in_flight), share)
+
+
+def dense(message: bytes) -> NDArray[np.float64]:
+    return decode(Reply.decode(message).blob, LAYOUT).dense().astype(np.float64)
+
+
+def residual(store: MemoryStore) -> NDArray[np.float64]:
+    left = store.states[0].compression.residual
+    assert left is not None
+    return left.astype(np.float64)
+
+
+def total(*numbers: int) -> NDArray[np.float64]:
+    return np.sum([updates(0)(number).astype(np.float64) for number in numbers], axis=0)

@@ -1,20 +1,31 @@
 """A server as a file: it goes on as if nothing had happened."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from small_federation import FEDSPARQ, LAYOUT, client, server, vector
+from sharing import Sharing
+from small_federation import FEDSPARQ, LAYOUT, client, identity, server, vector
 
-from fedsparq.compress.method import method
 from fedsparq.errors import RunError
 from fedsparq.federate.checkpoint import load_server, save_server
-from fedsparq.federate.rules import Rules
 from fedsparq.federate.server import Server
 from fedsparq.federate.store import MemoryStore
-from fedsparq.layout import Layout
+from fedsparq.federate.validation import Validation
+from fedsparq.layout import Arrays, Layout
+from fedsparq.method import Method
+from fedsparq.methods import method
+from fedsparq.optimize import Adam, Momentum, Yogi
 
-RULES = Rules(norm_limit="3x median")
+VALIDATION = Validation(norm_limit="3x median")
+
+
+def assert_same_arrays(left: Arrays, right: Arrays) -> None:
+    assert left.keys() == right.keys()
+    for name, array in right.items():
+        assert (left[name].dtype, left[name].shape) == (array.dtype, array.shape)
+        assert np.array_equal(left[name], array)
 
 
 def play(made: Server, store: MemoryStore, rounds: int) -> None:
@@ -31,18 +42,19 @@ def play(made: Server, store: MemoryStore, rounds: int) -> None:
 @pytest.mark.parametrize("rounds", [0, 1, 2, 4])
 def test_restored_server_goes_on_bit_for_bit(tmp_path: Path, down: str | None, rounds: int) -> None:
     path, downlink = tmp_path / "server", method(down) if down else None
-    whole, store = server(FEDSPARQ, RULES, downlink), MemoryStore()
+    whole, store = server(FEDSPARQ, VALIDATION, downlink), MemoryStore()
     play(whole, store, rounds)
     save_server(whole, path)
     states = dict(store.states)
     play(whole, store, 3)
-    for other in (server(FEDSPARQ, RULES, downlink), whole):
+    for other in (server(FEDSPARQ, VALIDATION, downlink), whole):
         load_server(other, path)
         assert other.state.round == rounds
         resumed = MemoryStore(dict(states))
         play(other, resumed, 3)
         assert np.array_equal(other.state.model.vector, whole.state.model.vector)
-        assert np.array_equal(other.state.velocity, whole.state.velocity)
+        assert_same_arrays(other.state.optimizer, whole.state.optimizer)
+        assert_same_arrays(other.state.aggregator, whole.state.aggregator)
         assert other.state.counted == whole.state.counted
         assert other.state.norm_limit == whole.state.norm_limit
         assert other.downlink.held == whole.downlink.held
@@ -89,5 +101,61 @@ def test_another_model_is_refused(tmp_path: Path) -> None:
     save_server(server(FEDSPARQ), tmp_path / "server")
     other = Layout.of({"other": (12,)})
     with pytest.raises(RunError, match="another model"):
-        load_server(Server.start(other, FEDSPARQ, Model(vector(0, other))), tmp_path / "server")
+        load_server(Server(other, FEDSPARQ, Model(vector(0, other))), tmp_path / "server")
     assert LAYOUT.size == other.size
+
+
+PARTS: dict[str, Method] = {
+    "adam": FEDSPARQ.with_server(optimizer=Adam(lr=0.05)),
+    "yogi": FEDSPARQ.with_server(optimizer=Yogi()),
+    "momentum with restart": FEDSPARQ.with_server(optimizer=Momentum(0.5, restart=True)),
+    "an aggregator of the user's": FEDSPARQ.with_server(Sharing(lambda client, number: 1 / (1 + client + number))),
+    "both": method("stc").with_server(Sharing(lambda client, _: client / 2), Adam()),
+}
+
+
+@pytest.mark.parametrize("kind", PARTS)
+def test_states_of_any_server_part_come_back(tmp_path: Path, kind: str) -> None:
+    path, chosen = tmp_path / "server", PARTS[kind]
+    whole, store = server(chosen, VALIDATION), MemoryStore()
+    play(whole, store, 3)
+    save_server(whole, path)
+    at_saving, states = whole.state, dict(store.states)
+    play(whole, store, 3)
+    other = server(chosen, VALIDATION)
+    load_server(other, path)
+    assert_same_arrays(other.state.optimizer, at_saving.optimizer)
+    assert_same_arrays(other.state.aggregator, at_saving.aggregator)
+    assert other.state.counted == at_saving.counted, "with the share of each"
+    play(other, MemoryStore(states), 3)
+    assert np.array_equal(other.state.model.vector, whole.state.model.vector)
+    assert_same_arrays(other.state.optimizer, whole.state.optimizer)
+    assert_same_arrays(other.state.aggregator, whole.state.aggregator)
+
+
+def test_another_method_is_refused_with_what_differs(tmp_path: Path) -> None:
+    save_server(server(FEDSPARQ), tmp_path / "server")
+    newer = FEDSPARQ.named(replace(identity(FEDSPARQ), version="2"))
+    for other, words in (
+        (method("stc"), "now 'stc' instead of 'fedsparq'"),
+        (method("fedsparq", beta=0.5), r"now beta=0\.5 instead of 0\.9"),
+        (newer, "now version 2 of 'fedsparq' instead of version 1"),
+        (Method(FEDSPARQ.compressor), "now '' instead of 'fedsparq'"),
+    ):
+        with pytest.raises(RunError, match=words):
+            load_server(server(other), tmp_path / "server")
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        (FEDSPARQ.with_server(optimizer=Adam()), r"of fedsparq.*Momentum, not of .*\.Adam"),
+        (FEDSPARQ.with_server(Sharing(lambda *_: 1.0)), r"of fedsparq.*Mean, not of sharing\.Sharing"),
+    ],
+    ids=["optimizer", "aggregator"],
+)
+def test_another_server_part_is_refused(tmp_path: Path, other: Method, words: str) -> None:
+    """A method keeps its name when a part of the server is exchanged, but that part's state is another's."""
+    save_server(server(FEDSPARQ), tmp_path / "server")
+    with pytest.raises(RunError, match=words):
+        load_server(server(other), tmp_path / "server")

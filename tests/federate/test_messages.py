@@ -1,26 +1,23 @@
 """Messages come back as they went, and nothing that is not exactly a message is taken for one."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
-from small_federation import FEDAVG, FEDSPARQ, LAYOUT, reply, server, vector
+from small_federation import FEDAVG, FEDSPARQ, LAYOUT, identity, reply, server, vector
 
-from fedsparq.compress.method import METHODS, method
-from fedsparq.errors import WireError
-from fedsparq.federate.messages import (
-    Broadcast,
-    FullWanted,
-    Receipt,
-    Reply,
-    decode_answer,
-    describe,
-    method_digest,
-    method_of,
-)
-from fedsparq.wire.frame import decode
+from fedsparq.errors import OptionError, WireError
+from fedsparq.federate.messages import Acknowledgement, Broadcast, FullWanted, Reply, decode_answer
+from fedsparq.method import Identity
+from fedsparq.methods import METHODS, method, resolver
+from fedsparq.wire import decode
 
-BROADCAST = Broadcast(7, Receipt(5, 2**64 - 1), LAYOUT.digest, method("stc", fraction=0.1), 5, True, (b"six", b""), 2.5)
+STC = identity(method("stc", fraction=0.1))
+BROADCAST = Broadcast(7, Acknowledgement(5, 2**64 - 1, 0.75), LAYOUT.digest, STC, 5, True, (b"six", b""), 2.5)
+PLAIN = identity(FEDAVG)
 
 
 def test_broadcast_comes_back() -> None:
@@ -29,31 +26,38 @@ def test_broadcast_comes_back() -> None:
 
 @given(
     number=st.integers(1, 2**32 - 1),
-    told=st.none() | st.builds(Receipt, st.just(0), st.integers(0, 2**64 - 1)),
+    last=st.none() | st.builds(Acknowledgement, st.just(0), st.integers(0, 2**64 - 1), st.floats(1e-300, 1)),
     hold=st.booleans(),
     blob=st.binary(max_size=300),
     limit=st.floats(0, width=32),
 )
-def test_any_broadcast_comes_back(number: int, told: Receipt | None, hold: bool, blob: bytes, limit: float) -> None:
-    broadcast = Broadcast(number, told, LAYOUT.digest, FEDSPARQ, 0, hold, (blob,), limit)
+def test_any_broadcast_comes_back(
+    number: int, last: Acknowledgement | None, hold: bool, blob: bytes, limit: float
+) -> None:
+    broadcast = Broadcast(number, last, LAYOUT.digest, identity(FEDSPARQ), 0, hold, (blob,), limit)
     assert Broadcast.decode(broadcast.encode()) == broadcast
 
 
 def test_answers_come_back() -> None:
-    answer = Reply(3, method_digest(FEDSPARQ), 600, b"blob")
+    answer = Reply(3, identity(FEDSPARQ).digest, 600, b"blob")
     assert decode_answer(answer.encode()) == answer
     assert decode_answer(FullWanted(3).encode()) == FullWanted(3)
 
 
 @pytest.mark.parametrize("name", sorted(METHODS))
-def test_methods_travel_by_name_and_unusual_options(name: str) -> None:
-    assert method_of(describe(method(name))) == method(name)
+def test_methods_travel_by_name_version_and_every_option(name: str) -> None:
+    made = method(name)
+    travelled = Identity.decode(identity(made).encode())
+    assert travelled == identity(made)
+    assert travelled.version
+    assert dict(travelled.options) == dict(made.options)
+    assert resolver()(travelled) == made
 
 
 def test_digest_tells_options_apart() -> None:
-    digests = {method_digest(method("fedsparq", beta=beta)) for beta in (0.5, 0.9, 0.99)}
+    digests = {identity(method("fedsparq", beta=beta)).digest for beta in (0.5, 0.9, 0.99)}
     assert len(digests) == 3
-    assert method_digest(method("fedsparq", beta=0.9)) == method_digest(FEDSPARQ)
+    assert identity(method("fedsparq", beta=0.9)).digest == identity(FEDSPARQ).digest
 
 
 def read_answer(message: bytes) -> None:
@@ -103,25 +107,109 @@ def test_arbitrary_bytes_are_refused(data: bytes, magic: bytes) -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        Broadcast(3, Receipt(3, 1), 0, FEDAVG, 0, False, (b"",)),
-        Broadcast(3, None, 0, FEDAVG, 3, False, (b"",)),
-        Broadcast(3, None, 0, FEDAVG, 1, False, (b"",)),
-        Broadcast(3, None, 0, FEDAVG, 0, False, (b"", b"")),
-        Broadcast(3, None, 0, FEDAVG, 0, False, (b"",), float("nan")),
+        Broadcast(3, Acknowledgement(3, 1), 0, PLAIN, 0, False, (b"",)),
+        Broadcast(3, None, 0, PLAIN, 3, False, (b"",)),
+        Broadcast(3, None, 0, PLAIN, 1, False, (b"",)),
+        Broadcast(3, None, 0, PLAIN, 0, False, (b"", b"")),
+        Broadcast(3, None, 0, PLAIN, 0, False, (b"",), float("nan")),
+        Broadcast(3, Acknowledgement(1, 1, 0.0), 0, PLAIN, 0, False, (b"",)),
+        Broadcast(3, Acknowledgement(1, 1, -0.5), 0, PLAIN, 0, False, (b"",)),
+        Broadcast(3, Acknowledgement(1, 1, 1.5), 0, PLAIN, 0, False, (b"",)),
+        Broadcast(3, Acknowledgement(1, 1, float("nan")), 0, PLAIN, 0, False, (b"",)),
     ],
-    ids=["counts the future", "base is not past", "too few changes", "two models", "no norm limit"],
+    ids=[
+        "counts the future",
+        "base is not past",
+        "too few changes",
+        "two models",
+        "no norm limit",
+        "a share of nothing",
+        "less than nothing",
+        "more than all",
+        "no share",
+    ],
 )
 def test_impossible_broadcasts_are_refused(wrong: Broadcast) -> None:
     with pytest.raises(WireError):
         Broadcast.decode(wrong.encode())
 
 
+def test_broadcast_of_another_version_is_said_to_be() -> None:
+    """Its other parts may mean anything; the version comes first."""
+    data = bytearray(BROADCAST.encode()[:-4])
+    data[4] = 9
+    message = bytes(data) + xxhash.xxh32_intdigest(bytes(data)).to_bytes(4, "little")
+    with pytest.raises(WireError, match="is of version 9, this client reads versions 2 and 3"):
+        Broadcast.decode(message)
+
+
 @pytest.mark.parametrize(
-    "text", [b"", b"3", b"[]", b'["fedsparq"]', b'["none",{}]', b'["fedsparq",{"beta":7}]', b"[" * 4000]
+    "text",
+    [
+        b"",
+        b"3",
+        b"[]",
+        b"null",
+        b'["fedsparq"]',
+        b'["fedsparq",{}]',
+        b'["fedsparq",1,{}]',
+        b'["fedsparq","1",[]]',
+        b'[null,"1",{}]',
+        b"\xff\xfe",
+        b"[" * 4000,
+    ],
 )
-def test_method_that_cannot_be_had_is_refused(text: bytes) -> None:
-    with pytest.raises(WireError):
-        method_of(text)
+def test_method_that_cannot_be_read_is_refused(text: bytes) -> None:
+    with pytest.raises(WireError, match="cannot be read"):
+        Identity.decode(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [("none", {}, "'none'"), ("fedsparq", {"beta": 7}, "beta=7"), ("fedsparq", {"name": "x"}, "no option 'name'")],
+)
+def test_method_that_cannot_be_had_is_refused(name: str, options: dict[str, object], words: str) -> None:
+    version = identity(FEDSPARQ).version
+    with pytest.raises(WireError, match=words):
+        resolver()(Identity(name, version, options))
+
+
+def test_golden_broadcast() -> None:
+    """The bytes of a broadcast. They changed with version 2 of it: a broadcast carries every option of the method,
+    defaults included, and the algorithm's version, so that two machines whose defaults differ notice; and the share of
+    the client's last reply that counted, so that the client can send the rest again."""
+    last = Acknowledgement(6, 0x0123456789ABCDEF, 0.75)
+    method_text = Identity("example", "3", {"b": 2, "a": 0.5, "c": "layer"})
+    broadcast = Broadcast(7, last, 0xFEDCBA9876543210, method_text, 5, True, (b"six", b"seven"), 2.5)
+    header = "46535142 02 07000000 06000000 efcdab8967452301 000000000000e83f 05000000 1032547698badcfe 00002040 01"
+    text = b'["example","3",{"a":0.5,"b":2,"c":"layer"}]'
+    body = bytes.fromhex(header) + bytes([len(text)]) + text + b"\x03six" + b"\x05seven"
+    assert broadcast.encode().hex() == (body + xxhash.xxh32_intdigest(body).to_bytes(4, "little")).hex()
+    assert broadcast.encode()[-4:].hex() == "662afb72"
+
+
+def test_golden_broadcast_of_the_papers_method() -> None:
+    """A change of a default or of the version changes what machines tell each other: then these bytes change too."""
+    text = (
+        b'["fedsparq","1",{"beta":0.9,"multiplier":1.0,"proximal_mu":0.01,"residual":"full","rounding":"nearest",'
+        b'"scope":"layer","server_momentum":0.01,"start":"debiased"}]'
+    )
+    assert identity(FEDSPARQ).encode() == text
+    sender = server(FEDSPARQ)
+    sender.open_round([0])
+    assert text in sender.broadcast(0)
+
+
+def test_golden_reply() -> None:
+    """Unchanged but for the method's digest, which now is of the version and every option too."""
+    answer = Reply(7, Identity("example", "3", {"a": 0.5}).digest, 600, b"blob")
+    assert answer.encode().hex() == "46535152 07000000 b4180e5871133296 58020000 bc54ab2d 626c6f62".replace(" ", "")
+
+
+def test_options_that_no_client_would_read_are_not_sent() -> None:
+    long = Identity("mine", "1", {"words": "x" * 5000})
+    with pytest.raises(OptionError, match=r"the options of 'mine' take 5,\d\d\d bytes, more than 4096"):
+        Broadcast(1, None, 0, long, 0, False, (b"",)).encode()
 
 
 def test_overhead_of_a_reply_is_24_bytes() -> None:
@@ -132,5 +220,18 @@ def test_overhead_of_a_reply_is_24_bytes() -> None:
 def test_broadcast_of_a_server_can_be_read() -> None:
     sender = server()
     sender.open_round([4])
-    told = Broadcast.decode(sender.broadcast(4))
-    assert (told.round, told.acknowledged, told.base, told.hold) == (1, Receipt(), 0, False)
+    request = Broadcast.decode(sender.broadcast(4))
+    assert (request.round, request.acknowledged, request.base, request.hold) == (1, Acknowledgement(), 0, False)
+
+
+def test_broadcasts_that_name_sets_of_replies_come_back_whole() -> None:
+    """Only those have the newer version: a broadcast that names one reply is the same bytes as ever."""
+    last = Acknowledgement(5, 99, 0.5)
+    plain = Broadcast(9, last, 7, Identity("fedsparq"), 0, True, (b"model",))
+    sets = replace(plain, also_counted=(Acknowledgement(3, 12), Acknowledgement(4, 13, 0.25)), pending=(6, 8))
+    assert Broadcast.decode(sets.encode()) == sets
+    assert Broadcast.decode(plain.encode()) == plain
+    assert (plain.encode()[4], sets.encode()[4]) == (2, 3)
+    for cut in range(5, len(sets.encode()) - 1):
+        with pytest.raises(WireError):
+            Broadcast.decode(sets.encode()[:cut])

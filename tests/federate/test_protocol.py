@@ -1,7 +1,9 @@
 """Clients and a server under every interleaving of loss, delay, repetition, damage, crash and restored backup.
 
-The machine keeps books of its own: every update a client was trained to, every reply that was counted. It never looks
-at what a client believes; only at its residual, at what is in flight, and at what it reports.
+The machine keeps books of its own: every update a client was trained to, and which share of which reply was counted. It
+never looks at what a client believes; only at its residual, at what is in flight, and at what it reports. The law is
+
+    all updates = sum of share x reply + in flight + residual
 """
 
 import tempfile
@@ -21,30 +23,32 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from numpy.typing import NDArray
+from sharing import Sharing
 
-from fedsparq.compress.method import method
-from fedsparq.compress.pipeline import Method
 from fedsparq.federate.checkpoint import load_server, save_server
 from fedsparq.federate.client import Client, Trained
 from fedsparq.federate.downlink import Downlink
 from fedsparq.federate.messages import FullWanted, Reply, decode_answer, reply_digest
 from fedsparq.federate.model import Model
-from fedsparq.federate.rules import Rules
 from fedsparq.federate.server import Server
 from fedsparq.federate.state import ClientState
 from fedsparq.federate.store import Loaded
+from fedsparq.federate.validation import Validation
 from fedsparq.layout import Layout
-from fedsparq.wire.frame import decode
+from fedsparq.method import Method
+from fedsparq.methods import method, resolver
+from fedsparq.protocols import GradientHook
+from fedsparq.wire import decode
 
 LAYOUT = Layout.of({"weight": (20, 5), "bias": (5,)})
 CLIENTS = range(3)
 METHODS = [("fedsparq", {}), ("fedsparq", {"rounding": "stochastic"}), ("stc", {"fraction": 0.1}), ("percentile", {})]
-RULES = [
-    Rules(),
-    Rules(min_replies=2),
-    Rules(norm_limit="15"),
-    Rules(norm_limit="1.2x median"),
-    Rules(min_replies=2, norm_limit="2x median"),
+VALIDATIONS = [
+    Validation(),
+    Validation(min_replies=2),
+    Validation(norm_limit="15"),
+    Validation(norm_limit="1.2x median"),
+    Validation(min_replies=2, norm_limit="2x median"),
 ]
 FATES = [
     *["fine"] * 5,
@@ -115,7 +119,8 @@ class Disk:
 class Books:
     """What was counted, by the server's word that survives a crash."""
 
-    counted: list[Key] = field(default_factory=list)
+    counted: dict[Key, float] = field(default_factory=dict)
+    """The share of each reply."""
     model: Vector = field(default_factory=lambda: np.zeros(LAYOUT.size))
     velocity: Vector = field(default_factory=lambda: np.zeros(LAYOUT.size))
 
@@ -123,13 +128,23 @@ class Books:
 class Protocol(RuleBasedStateMachine):
     @initialize(
         chosen=st.sampled_from(METHODS),
-        rules=st.sampled_from(RULES),
+        validation=st.sampled_from(VALIDATIONS),
+        sharing=st.booleans(),
         down=st.sampled_from([None, method("fedsparq"), method("stc", fraction=0.05)]),
         seed=st.integers(0, 2**32),
     )
-    def begin(self, chosen: tuple[str, dict[str, object]], rules: Rules, down: Method | None, seed: int) -> None:
-        self.method, self.rules, self.down = method(chosen[0], **chosen[1]), rules, down
-        self.rng = np.random.default_rng(seed)
+    def begin(
+        self,
+        chosen: tuple[str, dict[str, object]],
+        validation: Validation,
+        sharing: bool,
+        down: Method | None,
+        seed: int,
+    ) -> None:
+        self.method, self.validation, self.down = method(chosen[0], **chosen[1]), validation, down
+        self.sharing, self.rng = sharing, np.random.default_rng(seed)
+        if sharing:
+            self.method = self.method.with_server(Sharing(self.drawn_share))
         self.folder = tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None)
         self.checkpoint = Path(self.folder.name) / "server"
         self.server = self.new_server()
@@ -151,7 +166,12 @@ class Protocol(RuleBasedStateMachine):
 
     def new_server(self) -> Server:
         start = Model(np.zeros(LAYOUT.size, np.float32))
-        return Server.start(LAYOUT, self.method, start, rules=self.rules, downlink=Downlink(LAYOUT, self.down))
+        down = Downlink(LAYOUT, self.down)
+        return Server(LAYOUT, self.method, start, validation=self.validation, downlink=down)
+
+    def drawn_share(self, client: int, number: int) -> float:
+        """Drawn anew whenever a round is closed: one that is closed again after a crash may decide otherwise."""
+        return float(self.rng.choice([0.0, 0.0, 0.25, self.rng.random(), 1.0]))
 
     # the server
 
@@ -172,30 +192,38 @@ class Protocol(RuleBasedStateMachine):
         if dies:
             self.restart_server()
             return
-        receipts = {client: self.server.state.counted[client] for client in outcome.counted}
-        assert all(receipt.round == outcome.round for receipt in receipts.values())
+        counted = {client: self.server.state.counted[client] for client in outcome.counted}
+        assert all(last.round == outcome.round for last in counted.values())
         save_server(self.server, self.checkpoint)
-        event(f"round closed with {len(receipts)} replies")
-        self.count([(client, receipt.digest) for client, receipt in receipts.items()], outcome.round)
+        event(f"round closed with {len(counted)} replies")
+        if any("let nothing of it count" in happened.reason for happened in outcome.events):
+            event("taken, but nothing of it counted")
+        self.count({(client, last.digest): last.share for client, last in counted.items()}, outcome.round)
 
     def restart_server(self) -> None:
         self.server = self.new_server()
         load_server(self.server, self.checkpoint)
         self.open = False
 
-    def count(self, keys: list[Key], number: int) -> None:
+    def count(self, shares: dict[Key, float], number: int) -> None:
         """Enter into the books what a round counted; and check that each reply's sender was right about the past."""
-        for key in keys:
+        for key, share in shares.items():
             reply = self.sent[key]
             assert key not in self.books.counted, "a reply was counted twice"
             assert reply.round == number
-            self.books.counted.append(key)
+            assert 0 < share <= 1
+            self.books.counted[key] = share
+            if share < 1:
+                event("a part of a reply counted")
             residual = reply.source.state.compression.residual
             assert residual is not None
-            self.close(reply.source.deltas, self.counted_of(reply.source.lineage) + residual)
-        if keys:
-            mean = sum(self.sent[key].dense for key in keys) / len(keys)
-            self.books.velocity = self.method.server_momentum * self.books.velocity + mean
+            owed = (1 - share) * reply.dense + residual
+            self.close(reply.source.deltas, self.counted_of(reply.source.lineage) + owed)
+        if shares:
+            total = sum(share * self.sent[key].dense for key, share in shares.items())
+            mean = total if self.sharing else total / len(shares)
+            momentum = getattr(self.method.optimizer, "momentum", 0.0)
+            self.books.velocity = momentum * self.books.velocity + mean
             self.books.model = self.books.model + self.books.velocity
         self.close(self.books.model, self.server.state.model.vector.astype(np.float64))
 
@@ -262,9 +290,9 @@ class Protocol(RuleBasedStateMachine):
             self.up_wire.append((client, answer.message))
 
     def client(self, number: int) -> Client:
-        return Client(number, LAYOUT, self.train, self.disks[number], seed=1)
+        return Client(number, LAYOUT, self.train, self.disks[number], resolver(), seed=1)
 
-    def train(self, model: Model, chosen: Method, number: int) -> Trained:
+    def train(self, model: Model, hook: GradientHook | None, number: int) -> Trained:
         assert np.array_equal(model.vector, self.public[number]), "a client trains on the public model"
         self.trained = self.rng.normal(size=LAYOUT.size).astype(np.float32)
         return Trained(self.trained, 10)
@@ -278,10 +306,11 @@ class Protocol(RuleBasedStateMachine):
         assert disk.content is not None
         assert self.trained is not None
         if remarks is None:
-            twin = Client(client, LAYOUT, lambda *_: Trained(self.trained, 10), Disk(before and before.data), seed=1)
+            disk_before = Disk(before and before.data)
+            twin = Client(client, LAYOUT, lambda *_: Trained(self.trained, 10), disk_before, resolver(), seed=1)
             remarks = twin.answer(message).remarks
         anew = before is None or any("residual dropped" in text or "residual lost" in text for text in remarks)
-        for word in ("put back", "older copy", "residual lost", "a part of it sent"):
+        for word in ("put back", "not counted beyond", "older copy", "residual lost", "a part of it sent"):
             if any(word in text for text in remarks):
                 event(word)
         if any("older copy" in text for text in remarks):
@@ -330,7 +359,7 @@ class Protocol(RuleBasedStateMachine):
 
     @invariant()
     def nothing_is_lost(self) -> None:
-        """All updates = counted replies + in flight + residual, for each client whose state is not an older copy."""
+        """All updates = sum of share x reply + in flight + residual, for each client whose state is no older copy."""
         for client, snapshot in self.now.items() if hasattr(self, "now") else ():
             if snapshot is None:
                 continue
@@ -340,12 +369,13 @@ class Protocol(RuleBasedStateMachine):
                 continue
             state = snapshot.state
             key = client, reply_digest(state.in_flight)
-            in_flight = np.zeros(LAYOUT.size) if key in counted else self.sent[key].dense
+            in_flight = (1 - self.books.counted.get(key, 0)) * self.sent[key].dense
             assert state.compression.residual is not None
             self.close(snapshot.deltas, self.counted_of(snapshot.lineage) + in_flight + state.compression.residual)
 
     def counted_of(self, lineage: int) -> Vector:
-        dense = [self.sent[key].dense for key in self.books.counted if self.sent[key].source.lineage == lineage]
+        counted = self.books.counted.items()
+        dense = [share * self.sent[key].dense for key, share in counted if self.sent[key].source.lineage == lineage]
         return np.sum(dense, axis=0) if dense else np.zeros(LAYOUT.size)
 
     @staticmethod

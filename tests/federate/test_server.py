@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 from small_federation import FEDAVG, FEDSPARQ, LAYOUT, client, reply, server, vector
 
-from fedsparq.compress.method import method
 from fedsparq.errors import RunError
-from fedsparq.federate.messages import NOTHING_COUNTED, Broadcast, FullWanted, Receipt, Reply, reply_digest
+from fedsparq.federate.messages import NOTHING_COUNTED, Acknowledgement, Broadcast, FullWanted, Reply, reply_digest
 from fedsparq.federate.model import Model
-from fedsparq.federate.rules import Rules
-from fedsparq.federate.server import Server
-from fedsparq.layout import Exact, Layout
+from fedsparq.federate.server import Server, Verdict
+from fedsparq.federate.validation import Validation
+from fedsparq.layout import Buffers, Layout
+from fedsparq.methods import method
+from fedsparq.payload import Payload
 
 
 def opened(asked: tuple[int, ...] = (0, 1, 2), **settings: object) -> Server:
@@ -30,10 +31,9 @@ def test_weighted_mean_and_acknowledgement() -> None:
     assert np.array_equal(made.state.model.vector, vector(2))
     assert outcome.counted == (0, 2)
     assert outcome.kept == 1.0
-    assert outcome.paper_bytes == 4 * LAYOUT.size
     made.open_round([0, 1])
-    told = [Broadcast.decode(made.broadcast(number)).acknowledged for number in (0, 1)]
-    assert told == [Receipt(1, reply_digest(reply(vector(1), examples=30))), NOTHING_COUNTED]
+    last = [Broadcast.decode(made.broadcast(number)).acknowledged for number in (0, 1)]
+    assert last == [Acknowledgement(1, reply_digest(reply(vector(1), examples=30))), NOTHING_COUNTED]
 
 
 def test_uniform_mean_with_momentum() -> None:
@@ -52,14 +52,14 @@ def test_uniform_mean_with_momentum() -> None:
 def test_momentum_is_dropped_where_the_mean_points_against_it() -> None:
     chosen = method("fedsparq-adaptive", server_momentum=0.5)
     made = server(chosen=chosen)
-    places = []
+    path = []
     for number, change in enumerate([2, 1, -1, -1, 1], start=1):
         made.open_round([0])
         made.receive(0, reply(vector(change), number, chosen=chosen))
         made.close_round()
-        places.append(made.state.model.vector[0])
+        path.append(made.state.model.vector[0])
     along, back = 0.5 * 2 + 1, -1
-    assert np.allclose(np.diff(places), [along, back, 0.5 * back - 1, 1])
+    assert np.allclose(np.diff(path), [along, back, 0.5 * back - 1, 1])
 
 
 OTHER = Layout.of({"other": (12,)})
@@ -112,7 +112,7 @@ def test_duplicate_counts_once() -> None:
 
 
 def test_late_replies_are_refused() -> None:
-    made = opened(rules=Rules(deadline=2.0))
+    made = opened(validation=Validation(deadline=2.0))
     assert made.receive(0, reply(vector(1)), seconds=2.0).taken
     assert "deadline of 2 s" in made.receive(1, reply(vector(9)), seconds=2.1).reason
     made.close_round()
@@ -125,7 +125,7 @@ def test_late_replies_are_refused() -> None:
 
 
 def test_too_few_replies_make_a_round_void() -> None:
-    made = opened(rules=Rules(min_replies=2))
+    made = opened(validation=Validation(min_replies=2))
     made.receive(0, reply(vector(1)))
     outcome = made.close_round()
     assert outcome.counted == ()
@@ -137,7 +137,7 @@ def test_too_few_replies_make_a_round_void() -> None:
 
 
 def test_fixed_norm_limit() -> None:
-    made = opened(rules=Rules(norm_limit="10"))
+    made = opened(validation=Validation(norm_limit="10"))
     assert made.receive(0, reply(vector(1))).taken
     assert "norm 10.4 is above the limit 10" in made.receive(1, reply(vector(3))).reason
     assert made.close_round().counted == (0,)
@@ -146,7 +146,7 @@ def test_fixed_norm_limit() -> None:
 
 
 def test_norm_limit_by_the_median() -> None:
-    made = opened(asked=tuple(range(5)), rules=Rules(norm_limit="3x median"))
+    made = opened(asked=tuple(range(5)), validation=Validation(norm_limit="3x median"))
     for number, value in enumerate([1, -1, 1.1, 2.9, 100]):
         assert made.receive(number, reply(vector(value))).taken, "judged when all are there"
     outcome = made.close_round()
@@ -154,14 +154,14 @@ def test_norm_limit_by_the_median() -> None:
     assert [event.client for event in outcome.events] == [4]
     np.testing.assert_allclose(made.state.model.vector, vector(1))
     made.open_round([4])
-    told = Broadcast.decode(made.broadcast(4))
-    assert told.acknowledged == NOTHING_COUNTED
-    assert told.norm_limit == pytest.approx(3.3 * np.sqrt(LAYOUT.size))
+    request = Broadcast.decode(made.broadcast(4))
+    assert request.acknowledged == NOTHING_COUNTED
+    assert request.norm_limit == pytest.approx(3.3 * np.sqrt(LAYOUT.size))
 
 
 def test_examples_limit_where_they_are_weights() -> None:
     for chosen, counted in ((FEDAVG, (0, 1)), (FEDSPARQ, (0, 1, 2))):
-        made = opened(chosen=chosen, rules=Rules(examples_limit="10x median"))
+        made = opened(chosen=chosen, validation=Validation(examples_limit="10x median"))
         for number, examples in enumerate((10, 20, 4_000_000_000)):
             made.receive(number, reply(vector(1), chosen=chosen, examples=examples))
         assert made.close_round().counted == counted
@@ -170,13 +170,13 @@ def test_examples_limit_where_they_are_weights() -> None:
 def test_statistics_and_counters() -> None:
     layout = Layout.of({"weight": np.zeros(2, np.float32)})
     layout = Layout((*layout.tensors, *_buffers()))
-    start = Model(np.zeros(2, np.float32), Exact(np.zeros(2, np.float32), np.zeros(1, np.int64)))
-    made = Server.start(layout, FEDAVG, start, rules=Rules(norm_limit="3x median"))
+    start = Model(np.zeros(2, np.float32), Buffers(np.zeros(2, np.float32), np.zeros(1, np.int64)))
+    made = Server(layout, FEDAVG, start, validation=Validation(norm_limit="3x median"))
     made.open_round(range(4))
 
     def send(number: int, mean: float, count: int, examples: int = 10) -> bool:
-        exact = Exact(np.full(2, mean, np.float32), np.array([count], np.int64))
-        message = reply(np.ones(2, np.float32), layout=layout, exact=exact, examples=examples)
+        buffers = Buffers(np.full(2, mean, np.float32), np.array([count], np.int64))
+        message = reply(np.ones(2, np.float32), layout=layout, buffers=buffers, examples=examples)
         return made.receive(number, message).taken
 
     assert send(0, 1.0, 5, 30)
@@ -185,9 +185,9 @@ def test_statistics_and_counters() -> None:
     assert not send(3, 1.0, 2**62), "a counter cannot be moved so far"
     outcome = made.close_round()
     assert outcome.counted == (0, 1)
-    assert made.state.model.exact is not None
-    assert np.array_equal(made.state.model.exact.buffers, np.full(2, 2.0))
-    assert made.state.model.exact.counters.tolist() == [7]
+    assert made.state.model.buffers is not None
+    assert np.array_equal(made.state.model.buffers.statistics, np.full(2, 2.0))
+    assert made.state.model.buffers.counters.tolist() == [7]
 
 
 def _buffers() -> tuple[object, ...]:
@@ -196,6 +196,48 @@ def _buffers() -> tuple[object, ...]:
     norm = torch.nn.BatchNorm1d(1)
     tensors = Layout.of(norm).tensors
     return tuple(tensor for tensor in tensors if tensor.role != "parameter")
+
+
+def test_measures_are_means_over_the_replies() -> None:
+    measures = {"kept": lambda payload: payload.kept, "largest": Payload.largest}
+    made = Server(LAYOUT, FEDAVG, Model(vector(0)), measures=measures)
+    made.open_round([0, 1, 2])
+    for number, value in enumerate((1, -4)):
+        made.receive(number, reply(vector(value)))
+    made.receive(2, b"nonsense")
+    assert made.close_round().measures == {"kept": LAYOUT.size, "largest": 2.5}
+    made.open_round([0])
+    assert made.close_round().measures == {}
+
+
+def test_plain_arrays_count_like_any_reply() -> None:
+    made = opened(validation=Validation(deadline=5.0))
+
+    def send(number: int, value: float, examples: int = 10, seconds: float = 0.0) -> Verdict:
+        return made.receive_payload(number, Payload.full(LAYOUT, vector(value)), examples, seconds)
+
+    assert send(0, 1, 30).taken
+    assert send(1, 5).taken
+    assert "already" in send(0, 1).reason
+    assert "not asked" in send(7, 1).reason
+    assert "deadline" in send(2, 1, seconds=6).reason
+    assert "no example" in send(2, 1, examples=0).reason
+    assert "above 1,000,000" in send(2, 1e7).reason
+    assert "above 1,000,000" in send(2, np.nan).reason
+    outcome = made.close_round()
+    assert outcome.counted == (0, 1)
+    assert np.array_equal(made.state.model.vector, vector(2))
+    assert send(2, 1).reason == "no round is open"
+
+
+def test_clients_may_have_methods_of_their_own() -> None:
+    own = method("fedpaq", levels=8)
+    made = Server(LAYOUT, FEDAVG, Model(vector(0)), own_methods={1: own})
+    made.open_round([0, 1])
+    assert [Broadcast.decode(made.broadcast(number)).method for number in (0, 1)] == [FEDAVG.identity, own.identity]
+    assert "another method" in made.receive(1, reply(vector(1))).reason
+    assert made.receive(1, reply(vector(1), chosen=own)).taken
+    assert made.receive(0, reply(vector(1))).taken
 
 
 def test_nothing_without_a_round() -> None:

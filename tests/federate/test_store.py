@@ -9,11 +9,12 @@ from small_federation import FEDSPARQ, LAYOUT
 
 from fedsparq.errors import RunError
 from fedsparq.federate.state import ClientState
-from fedsparq.federate.store import DiskStore, MemoryStore, Store, write_safely
+from fedsparq.federate.store import DiskStore, MemoryStore, Store
+from fedsparq.method import Identity
 
 
 def state(number: int) -> ClientState:
-    return ClientState(FEDSPARQ.init(LAYOUT), "method", number, b"in flight")
+    return ClientState(FEDSPARQ.init(LAYOUT), Identity("method"), number, b"in flight")
 
 
 def rounds(folder: Path, client: int = 0) -> set[str]:
@@ -83,11 +84,11 @@ def test_file_that_cannot_be_opened_is_left_alone(tmp_path: Path, monkeypatch: p
     store = DiskStore(tmp_path)
     store.save(0, state(1))
 
-    def denied(self: Path) -> bytes:
+    def denied(self: Path, mode: str = "r") -> None:
         raise OSError(errno.EIO, "Input/output error")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "read_bytes", denied)
+        patch.setattr(Path, "open", denied)
         with pytest.raises(RunError, match="left there"):
             store.load(0, LAYOUT)
     assert loaded_round(store) == 1
@@ -149,11 +150,3 @@ store.save(0, state(2))
     else:
         pytest.fail("the save never came to its end")
     assert rounds(tmp_path) == {"2.safetensors"}
-
-
-def test_write_makes_folders_and_replaces(tmp_path: Path) -> None:
-    path = tmp_path / "a" / "b" / "file"
-    write_safely(path, b"one")
-    write_safely(path, b"two")
-    assert path.read_bytes() == b"two"
-    assert [p.name for p in path.parent.iterdir()] == ["file"]

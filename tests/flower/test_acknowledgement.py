@@ -6,12 +6,13 @@ from flwr.app import Array, Message
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
 from toy import SHAPES, client_app, model
 
+from fedsparq import DiskStore, decode
+from fedsparq.engines.blobs import unwrap
 from fedsparq.federate.messages import Reply
-from fedsparq.federate.store import DiskStore
 from fedsparq.flower import Compressed, FedSparQ, compress
-from fedsparq.flower.records import layout_of, to_model, unwrap
+from fedsparq.flower.records import layout_of
 from fedsparq.flower.stores import ContextStore, store_for
-from fedsparq.wire.frame import decode
+from flower_models import to_model
 from inprocess_grid import InProcessGrid
 
 LAYOUT = layout_of(model())
@@ -51,7 +52,7 @@ def test_all_deltas_are_counted_payloads_or_residual(make, tmp_path):
     (session,) = tmp_path.iterdir()
     for node in (100, 101, 102):
         counted = sum(wire.sent[node, r.round] for r in strategy.rounds if node in r.counted)
-        state = DiskStore(session / f"node-{node}").load(node - 100, LAYOUT).state
+        state = DiskStore(session / f"node-{node}" / f"{LAYOUT.digest:016x}").load(node - 100, LAYOUT).state
         assert state.round == 6
         last = 0 if node in strategy.rounds[-1].counted else decode(Reply.decode(state.in_flight).blob, LAYOUT).dense()
         total = np.sum(deltas[node - 100], axis=0)
@@ -105,7 +106,7 @@ def test_a_node_that_lost_its_model_is_sent_the_whole_one(make, tmp_path):
             listed = list(messages)
             number = int(listed[0].content["config"]["server-round"]) if listed else 0
             if wipe_before.pop(number, None):
-                for path in tmp_path.glob("run-*/node-101/*/*"):
+                for path in tmp_path.glob("run-*/node-101/**/*.safetensors"):
                     path.unlink()
             return super().push_messages(listed)
 
@@ -115,6 +116,24 @@ def test_a_node_that_lost_its_model_is_sent_the_whole_one(make, tmp_path):
     reasons = [e.reason for e in strategy.rounds[3].events if e.client == 101]
     assert "model not at hand: whole model asked for" in reasons
     assert any("residual lost" in reason for reason in reasons)
+
+
+@pytest.mark.parametrize("rest", [0, 500])
+def test_a_model_cut_short_by_a_power_failure_is_asked_for_again_and_the_residual_is_there(rest, tmp_path):
+    """The file of the model is not synced: so many of its bytes may be all that is left."""
+    strategy = Compressed(quiet(), downlink="fedsparq")
+
+    class Failing(InProcessGrid):
+        def push_messages(self, messages):
+            listed = list(messages)
+            if listed and listed[0].content["config"]["server-round"] == 3:
+                (path,) = tmp_path.glob("run-*/node-101/*/held.safetensors")
+                path.write_bytes(path.read_bytes()[:rest])
+            return super().push_messages(listed)
+
+    strategy.start(Failing([client_app(compress(state=tmp_path))] * 3), model(), num_rounds=4, timeout=0.01)
+    assert [len(r.counted) for r in strategy.rounds] == [3] * 4
+    assert [e.reason for e in strategy.rounds[2].events] == ["model not at hand: whole model asked for"]
 
 
 def test_with_a_compressed_downlink_all_nodes_train_on_one_public_model(tmp_path):
@@ -177,7 +196,7 @@ def test_the_same_message_twice_trains_once(tmp_path):
 def test_state_goes_where_it_is_safe(tmp_path, monkeypatch):
     grid = InProcessGrid([client_app(compress())] * 2, node_config={"fedsparq-state": str(tmp_path / "node")})
     Compressed(quiet()).start(grid, model(), num_rounds=1, timeout=0.01)
-    assert len(list((tmp_path / "node").glob("run-1-*/node-10?/client-?/1.safetensors"))) == 2
+    assert len(list((tmp_path / "node").glob("run-1-*/node-10?/*/client-?/1.safetensors"))) == 2
     assert not grid.contexts[100].state
 
     context = grid.contexts[100]

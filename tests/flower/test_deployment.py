@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -14,17 +15,17 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from fedsparq.engines.desk import Task
-from fedsparq.experiments.spec import RunSpec
+from fedsparq import DiskStore, decode
+from fedsparq.engines.worker import build_task
 from fedsparq.federate.messages import Reply
-from fedsparq.federate.store import DiskStore
-from fedsparq.wire.frame import decode
+from fedsparq.specs import RunSpec
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "deploy"))
-from one_machine import Federation, free_port, wait
+from one_machine import Federation, RunFailedError, free_port, wait
 
 APP = Path(__file__).with_name("deployed_app")
-LAYOUT = Task(RunSpec(clients=3, partition="dirichlet", train_limit=600)).layout
+QUICKSTART, ADVANCED = (Path(__file__).with_name("apps") / name for name in ("quickstart", "advanced"))
+LAYOUT = build_task(RunSpec(clients=3, partition="dirichlet", train_limit=600)).layout
 
 
 @pytest.fixture
@@ -66,6 +67,84 @@ def test_a_federation_survives_the_death_of_a_node_and_loses_nothing(federation:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1500)
+def test_an_ordinary_app_trains_with_the_two_lines_and_sends_a_fraction(federation: Federation) -> None:
+    measured, traffic = {}, {}
+    for number in range(3):
+        federation.node(number)
+    wait("the SuperNodes", lambda: federation.online() == 3, 120)
+    for name, app in {"plain": without_the_two_lines(federation.folder), "compressed": QUICKSTART}.items():
+        (federation.folder / name).mkdir()
+        run = federation.run(app, f'folder="{federation.folder / name}"')
+        traffic[name] = federation.finish(run, 600)["network-traffic"]
+        measured[name] = json.loads((federation.folder / name / "result.json").read_text())
+        assert (federation.folder / name / "final_model.pt").stat().st_size > 100_000
+    for result in measured.values():
+        assert set(result["train"]) == set(result["nodes"]) == {"1", "2", "3"}
+        assert result["server"]["3"]["accuracy"] > 0.9
+        assert result["nodes"]["3"]["eval_acc"] > 0.9
+    assert traffic["compressed"]["inbound-bytes"] < traffic["plain"]["inbound-bytes"] / 4
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+def test_a_run_in_which_every_round_fails_does_not_end_well(federation: Federation) -> None:
+    """`split(0)` raises on every node. With the two lines the run fails; without them Flower calls it completed."""
+    for number in range(3):
+        federation.node(number)
+    wait("the SuperNodes", lambda: federation.online() == 3, 120)
+    bad = f'folder="{federation.folder}" batch-size=0 num-server-rounds=1 fraction-evaluate=0.0'
+    with pytest.raises(RunFailedError, match=r"(?s)the run ended as finished:failed.*split"):
+        federation.finish(federation.run(QUICKSTART, bad), 300)
+    patched = without_the_two_lines(federation.folder)
+    server = patched / "quickstart" / "server_app.py"
+    server.write_text(server.read_text().replace("    torch.save(", "    return\n    torch.save("))
+    with pytest.raises(RunFailedError, match=r"(?s)no node sent a result in any round.*split"):
+        federation.finish(federation.run(patched, bad), 300)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+def test_a_strategy_with_its_own_loop_writes_its_checkpoints_and_a_killed_node_comes_back(
+    federation: Federation,
+) -> None:
+    folder = federation.folder
+    for number in range(3):
+        federation.node(number)
+    run = federation.run(ADVANCED, f'folder="{folder}" num-server-rounds=4')
+    wait("the first round", (folder / "results.json").exists, 400)
+    federation.kill("node-2")
+    federation.node(2)  # at once, and so too early: the script tries again until the SuperLink takes it
+    federation.finish(run, 900)
+
+    results = json.loads((folder / "results.json").read_text())
+    assert [r["round"] for r in results] == [1, 2, 3, 4]
+    assert [r["lr"] for r in results] == [0.05, 0.05, 0.025, 0.025]
+    assert results[0]["nodes"] == results[-1]["nodes"] == 3
+    assert "starting it again in 5 s" in federation.log("node-2")
+    best = max(results, key=lambda r: r["accuracy"])
+    assert best["accuracy"] > 0.9
+    assert json.loads((folder / "best.json").read_text()) == best["accuracy"]
+    assert (folder / f"best_model_round_{best['round']}.pt").stat().st_size > 100_000
+
+
+def without_the_two_lines(folder: Path) -> Path:
+    """The quickstart app as it was before."""
+    app = Path(shutil.copytree(QUICKSTART, folder / "quickstart"))
+    plain = 'FedAvg(fraction_evaluate=config["fraction-evaluate"])'
+    for name, after, before in (
+        ("client_app.py", "mods=[compress()]", ""),
+        ("server_app.py", f"Compressed({plain})", plain),
+    ):
+        text = (app / "quickstart" / name).read_text()
+        assert after in text
+        lines = text.replace(after, before).splitlines(keepends=True)
+        kept = [line for line in lines if "fedsparq.flower" not in line]
+        (app / "quickstart" / name).write_text("".join(kept))
+    return app
+
+
+@pytest.mark.slow
 def test_strangers_are_refused(federation: Federation) -> None:
     """A key that was not registered, and a node that does not know the certificate authority, among others."""
     folder = federation.folder
@@ -93,7 +172,7 @@ def test_strangers_are_refused(federation: Federation) -> None:
 
 
 def _state(folder: Path, node: int):
-    (states,) = (folder / f"state-{node}").glob("run-*/node-*")
+    (states,) = (path for path in (folder / f"state-{node}").glob("run-*/node-*/*") if path.is_dir())
     return DiskStore(states).load(node, LAYOUT).state
 
 

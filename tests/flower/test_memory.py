@@ -9,11 +9,11 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from toy import client_app
 
-from fedsparq.compress.method import method
-from fedsparq.federate.messages import Reply, method_digest
+from fedsparq import encode, method
+from fedsparq.engines.blobs import wrap
+from fedsparq.federate.messages import Reply
 from fedsparq.flower import FedSparQ, compress
-from fedsparq.flower.records import layout_of, wrap
-from fedsparq.wire.frame import encode
+from fedsparq.flower.records import layout_of
 from inprocess_grid import InProcessGrid
 
 SIZE = 500_000
@@ -28,7 +28,7 @@ def peak_of(replies: int) -> int:
     chosen, layout = method("fedsparq"), layout_of(start)
     update = np.random.default_rng(0).laplace(size=SIZE).astype(np.float32)
     payload, _ = chosen.compress(update, chosen.init(layout), np.random.default_rng(1))
-    data = Reply(1, method_digest(chosen), 1, encode(payload)).encode()
+    data = Reply(1, chosen.identity.digest, 1, encode(payload)).encode()
 
     def arriving() -> Iterator[Message]:
         for message in messages:

@@ -18,7 +18,7 @@ try:
 except ImportError:
     from backports import zstd
 
-FLOATS, HALVES, STEPS, MAGNITUDES = 0, 1, 2, 3
+FLOAT32, FLOAT16, UNIFORM, CODEBOOK = 0, 1, 2, 3
 EMPTY, ALL, BITMAP, GAPS, RICE, SEEDED = range(6)
 
 
@@ -35,7 +35,7 @@ def raw(data: bytes) -> bytes:
     return b"\0" + data
 
 
-def squeezed(data: bytes) -> bytes:
+def compressed(data: bytes) -> bytes:
     """A stream that is, by zstd's own means."""
     frame = zstd.compress(data)
     return varint(len(frame)) + frame
@@ -53,16 +53,16 @@ def floats(*values: float) -> bytes:
 
 
 def message(layout: Layout, body: bytes, flags: int = 0, magic: bytes = b"FSQ1", digest: int | None = None) -> bytes:
-    head = magic + bytes([flags]) + struct.pack("<Q", layout.digest if digest is None else digest)
-    return seal(head + body)
+    header = magic + bytes([flags]) + struct.pack("<Q", layout.digest if digest is None else digest)
+    return with_checksum(header + body)
 
 
-def seal(body: bytes) -> bytes:
+def with_checksum(body: bytes) -> bytes:
     return body + struct.pack("<Q", xxhash.xxh3_64_intdigest(body))
 
 
-def reseal(blob: bytes) -> bytes:
-    return seal(blob[:-8])
+def with_new_checksum(blob: bytes) -> bytes:
+    return with_checksum(blob[:-8])
 
 
 def refused(blob: Any, layout: Layout, match: str | None = None) -> None:

@@ -84,13 +84,13 @@ class Decoder:
             for k in range(columns):
                 above = levels[(r - 1) * columns + k] if r else 0
                 seen = (row[-1:], row[-2:-1], [above], row[k - stride : k - stride + 1] if 0 < stride <= k else [])
-                place = sum(1 << i for i, level in enumerate(seen) if any(level))
+                slot = sum(1 << i for i, level in enumerate(seen) if any(level))
                 column_sent[k] = column_sent[k] or Context(self.whole.chance)
-                if not self.mixed_bit([row_sent, column_sent[k], near[place], self.whole], self.sent_weights):
+                if not self.mixed_bit([row_sent, column_sent[k], near[slot], self.whole], self.sent_weights):
                     row.append(0)
                     continue
-                place = 3 * (0 if above == 0 else 1 if above > 0 else 2) + last
-                negative = self.mixed_bit([row_signs, column_signs[k], near_signs[place]], self.sign_weights)
+                slot = 3 * (0 if above == 0 else 1 if above > 0 else 2) + last
+                negative = self.mixed_bit([row_signs, column_signs[k], near_signs[slot]], self.sign_weights)
                 last = 1 + negative
                 a = 1
                 while a < min(top, 16) and self.direct_bit(higher[a]):

@@ -13,7 +13,7 @@ try:
 except ImportError:
     from backports import zstd
 
-PIECE = 1 << 20
+CHUNK = 1 << 20
 M64 = 2**64 - 1
 
 
@@ -76,11 +76,11 @@ def digest(tensors):
 
 
 def seeded(seed, count, d):
-    places = []
+    indices = []
     for i in range(d):
-        if ((splitmix(seed, i) >> 32) * (d - i)) >> 32 < count - len(places):
-            places.append(i)
-    return places
+        if ((splitmix(seed, i) >> 32) * (d - i)) >> 32 < count - len(indices):
+            indices.append(i)
+    return indices
 
 
 def read_index(r, start, size, drawn):
@@ -96,18 +96,18 @@ def read_index(r, start, size, drawn):
     need(1 <= m <= size - 1)
     if code == 2:
         data, _ = r.stream((size + 7) // 8, (size + 7) // 8)
-        places = [i for i in range(8 * len(data)) if bit(data, i)]
+        indices = [i for i in range(8 * len(data)) if bit(data, i)]
     elif code == 3:
         b = r.varint()
         need(b <= 3 * m)
         data, _ = r.stream(b, b)
-        gaps, places = Bytes(data), []
+        gaps, indices = Bytes(data), []
         for _ in range(m):
-            places.append((places[-1] + 1 if places else 0) + gaps.varint())
+            indices.append((indices[-1] + 1 if indices else 0) + gaps.varint())
         need(gaps.at == b)
     else:
         need(code == 4)
-        k, at, places = r.u8(), 0, []
+        k, at, indices = r.u8(), 0, []
         need(k <= 20)
         rest = r.data[r.at :]
         for _ in range(m):
@@ -116,15 +116,17 @@ def read_index(r, start, size, drawn):
                 ones, at = ones + 1, at + 1
             gap = ones << k | number(rest, at + 1, k)
             at += 1 + k
-            places.append((places[-1] + 1 if places else 0) + gap)
+            indices.append((indices[-1] + 1 if indices else 0) + gap)
         used = r.take((at + 7) // 8)
         need(number(used, at, 8 * len(used) - at) == 0)
-    need(len(places) == m and places[-1] < size)
-    return places
+    need(len(indices) == m and indices[-1] < size)
+    return indices
 
 
-def read_head(r, size, short=False):
-    """Kind and t, the highest level, the scale or scales, and what is beside them: a bucket's size or a seed."""
+def read_header(r, shape, short=False):
+    """Kind and t, the highest level, the scale or scales, and what is beside them: a bucket's size, a seed, or, where
+    the header holds the layer, its values."""
+    size = math.prod(shape)
 
     def scales(count):
         return [struct.unpack("<f", b"\0\0" + r.take(2))[0] for _ in range(count)] if short else r.unpack("f", count)
@@ -132,7 +134,16 @@ def read_head(r, size, short=False):
     byte = r.u8()
     if byte & 3 == 3:
         return 3, byte >> 2, scales(byte >> 2), 0
-    need(byte in (0, 1, 2, 6, 10))
+    need(byte in (0, 1, 2, 6, 10, 14, 18, 22, 26))
+    if byte == 18:
+        tops = [r.varint() for _ in range(r.varint())]
+        need(all(tops))
+        steps = scales(len(tops))
+        table = [single(step * a) for step, top in zip(steps, tops, strict=True) for a in range(1, top + 1)]
+        return 3, len(table), table, 0
+    if byte in (14, 22, 26):
+        whole = {14: low_rank, 22: sketch, 26: cosines}[byte]
+        return byte, 0, (), whole(r, *((shape[0], math.prod(shape[1:])) if len(shape) > 1 else (1, size)))
     if byte == 2:
         top = r.varint()
         return byte, top, scales(1 if top else 0), 0
@@ -141,12 +152,66 @@ def read_head(r, size, short=False):
         return byte, top, scales(-(-size // bucket)), bucket
     if byte == 10:
         seed = r.unpack("Q")[0]
-        return byte, 0, scales(len(chunks(size))), seed
+        return byte, 0, scales(len(blocks(size))), seed
     return byte, 0, (), 0
 
 
-def chunks(size):
-    """(coordinates, with those that fill up) of each chunk of a rotated layer."""
+def low_rank(r, rows, columns):
+    rank = r.varint()
+    need(rank <= min(rows, columns))
+    left, right = r.unpack("f", rows * rank), r.unpack("f", columns * rank)
+    values = []
+    for i in range(rows):
+        for j in range(columns):
+            value = 0.0
+            for k in range(rank):
+                value = single(value + single(left[i * rank + k] * right[j * rank + k]))
+            values.append(value)
+    return values
+
+
+def sketch(r, rows, columns):
+    seed, height, width = r.unpack("Q")[0], r.varint(), r.varint()
+    need(height % 2 and 0 < height * width <= rows * columns)
+    table = r.unpack("f", height * width)
+    values = []
+    for i in range(rows * columns):
+        found = []
+        for row in range(height):
+            bits = splitmix(splitmix(seed, row), i)
+            value = table[row * width + ((bits >> 32) * width >> 32)]
+            found.append(-value if bits & 1 else value)
+        values.append(sorted(found)[height // 2])
+    return values
+
+
+def cosines(r, rows, columns):
+    height, width = (next((n for n in range(min(side, 64), 0, -1) if side % n == 0), 1) for side in (rows, columns))
+    kept, count = r.varint(), rows // height * (columns // width)
+    low, _ = r.stream(kept * count, kept * count)
+    high, _ = r.stream(kept * count, kept * count)
+    sent = r.unpack("f", kept * count)
+    values = [0.0] * (rows * columns)
+
+    def wave(n, k, i):
+        return math.sqrt((2 if k else 1) / n) * math.cos(math.pi * (2 * i + 1) * k / (2 * n))
+
+    for block in range(count):
+        top, first = block // (columns // width) * height, block % (columns // width) * width
+        place, terms = -1, []
+        for n in range(block * kept, (block + 1) * kept):
+            place += 1 + low[n] + (high[n] << 8)
+            need(place < height * width)
+            terms.append((place // width, place % width, sent[n]))
+        for i in range(height):
+            for j in range(width):
+                total = sum(value * wave(height, u, i) * wave(width, v, j) for u, v, value in terms)
+                values[(top + i) * columns + first + j] = single(total)
+    return values
+
+
+def blocks(size):
+    """(coordinates, with those that fill up) of each block of a rotated layer."""
     found = []
     while size >= 64:
         taken = min(32768, 1 << (size.bit_length() - 1))
@@ -165,7 +230,7 @@ def splitmix(seed, i):
 
 
 def rotate_back(x, seed):
-    """One chunk of float32, in place."""
+    """One block of float32, in place."""
     n, h = len(x), 1
     while h < n:
         for i in range(n):
@@ -179,11 +244,11 @@ def rotate_back(x, seed):
     return x
 
 
-def read_rotated(r, head, m, first):
-    """A piece of a rotated layer whose first chunk is number `first` of the layer."""
-    _, _, scale, seed = head
+def read_rotated(r, header, m, first):
+    """A chunk of a rotated layer whose first block is number `first` of the layer."""
+    _, _, scale, seed = header
     values = []
-    for j, (size, padded) in enumerate(chunks(m), first):
+    for j, (size, padded) in enumerate(blocks(m), first):
         signs = r.take(padded // 8)
         x = [-scale[j] if bit(signs, i) else scale[j] for i in range(padded)]
         values += rotate_back(x, splitmix(seed, j))[:size]
@@ -194,10 +259,10 @@ def single(value):
     return struct.unpack("<f", struct.pack("<f", value))[0]
 
 
-def read_values(r, head, places):
-    """The values at these places, which are counted from the start of the layer."""
-    kind, top, scale, bucket = head
-    m = len(places)
+def read_values(r, header, indices):
+    """The values at these indices, which are counted from the start of the layer."""
+    kind, top, scale, bucket = header
+    m = len(indices)
     if kind == 0:
         return r.unpack("f", m)
     if kind == 1:
@@ -217,37 +282,41 @@ def read_values(r, head, places):
     if kind == 3:
         values = [scale[a] for a in above]
     else:
-        steps = [scale[place // bucket if kind == 6 else 0] for place in places]
+        steps = [scale[index // bucket if kind == 6 else 0] for index in indices]
         values = [single(step * (a + 1)) for step, a in zip(steps, above, strict=True)]
     return [-value if bit(signs, i) else value for i, value in enumerate(values)]
 
 
-def read_layers(r, sizes, drawn):
+def read_layers(r, shapes, drawn):
+    sizes = [math.prod(shape) for shape in shapes]
     dense, offset = [0.0] * sum(sizes), 0
-    for layer_size in sizes:
-        head = read_head(r, layer_size)
-        for start in range(offset, offset + layer_size, PIECE):
-            size = min(PIECE, offset + layer_size - start)
-            places = read_index(r, start, size, drawn)
-            if head[0] == 10:
-                need(len(places) == size)
-                values = read_rotated(r, head, size, (start - offset) // 32768)
+    for shape, layer_size in zip(shapes, sizes, strict=True):
+        header = read_header(r, shape)
+        for start in range(offset, offset + layer_size, CHUNK):
+            size = min(CHUNK, offset + layer_size - start)
+            indices = read_index(r, start, size, drawn)
+            if header[0] == 10:
+                need(len(indices) == size)
+                values = read_rotated(r, header, size, (start - offset) // 32768)
+            elif header[0] in (14, 22, 26):
+                need(len(indices) == size)
+                values = header[3][start - offset : start - offset + size]
             else:
-                values = read_values(r, head, [start - offset + place for place in places]) if places else []
-            for place, value in zip(places, values, strict=True):
+                values = read_values(r, header, [start - offset + index for index in indices]) if indices else []
+            for index, value in zip(indices, values, strict=True):
                 need(math.isfinite(value))
-                dense[start + place] = value
+                dense[start + index] = value
         offset += layer_size
     return dense
 
 
 def read_levels(r, shapes, short):
-    heads = [read_head(r, math.prod(shape), short) for shape in shapes]
-    need(all(head[0] in (2, 3) for head in heads))
+    headers = [read_header(r, shape, short) for shape in shapes]
+    need(all(header[0] in (2, 3) for header in headers))
     data = r.take(r.varint())
     need(not data or data[-1])
     decoder, dense = plain_context.Decoder(data), []
-    for shape, (kind, top, scale, _) in zip(shapes, heads, strict=True):
+    for shape, (kind, top, scale, _) in zip(shapes, headers, strict=True):
         levels = decoder.layer(shape, top) if top else [0] * math.prod(shape)
         table = [0.0, *(scale if kind == 3 else (single(scale[0] * a) for a in range(1, top + 1) if top))]
         dense += [math.copysign(table[abs(level)], level) if level else 0.0 for level in levels]
@@ -272,7 +341,7 @@ def decode(blob, tensors):
         need(count <= d)
         drawn = seeded(seed, count, d)
     shapes = [t[1] for t in tensors if t[3] == "parameter"]
-    dense = read_levels(r, shapes, bool(flags & 8)) if flags & 4 else read_layers(r, sizes["parameter"], drawn)
+    dense = read_levels(r, shapes, bool(flags & 8)) if flags & 4 else read_layers(r, shapes, drawn)
     buffers = counters = ()
     if flags & 2:
         n, c = sum(sizes["buffer"]), sum(sizes["counter"])

@@ -4,10 +4,10 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from forge import seal, varint, zstd
+from forge import varint, with_checksum, zstd
 
 import fedsparq
-from fedsparq import Exact, Layout, Payload, WireError
+from fedsparq import Buffers, Layout, Payload, WireError
 from made_updates import FILLS, fill
 
 LAYOUTS = [
@@ -23,14 +23,14 @@ SPARE = 1 << 20
 def messages(layout, seed):
     """What every method sends for every kind of update."""
     kinds = sorted(FILLS)
-    exact = Exact(np.ones(layout.buffer_size, np.float32), np.arange(layout.counter_size))
+    buffers = Buffers(np.ones(layout.buffer_size, np.float32), np.arange(layout.counter_size))
     for i, name in enumerate(fedsparq.METHODS):
         method = fedsparq.method(name)
         state = method.init(layout)
         for r in range(4):
             update = fill(layout, ["laplace" if r < 2 else kinds[(i + r) % len(kinds)]], seed + r)
             payload, state = method.compress(update, state, np.random.default_rng(r))
-            carried = exact if layout.buffer_size else None
+            carried = buffers if layout.buffer_size else None
             yield fedsparq.encode(Payload(layout, payload.selection, payload.values, carried))
 
 
@@ -76,10 +76,10 @@ def check(blob, layout):
         payload = fedsparq.decode(blob, layout)
     except WireError:
         return False
-    places = payload.positions.astype(np.int64)
-    assert payload.kept == places.size <= layout.size
-    assert (np.diff(places) > 0).all()
-    assert places.size == 0 or (places[0] >= 0 and places[-1] < layout.size)
+    indices = payload.indices.astype(np.int64)
+    assert payload.kept == indices.size <= layout.size
+    assert (np.diff(indices) > 0).all()
+    assert indices.size == 0 or (indices[0] >= 0 and indices[-1] < layout.size)
     dense = payload.dense()
     assert np.isfinite(dense).all()
     payload.add_to(accumulator)
@@ -98,12 +98,12 @@ def fuzz(cases, seed):
             which = case % len(LAYOUTS)
             layout, of_layout = LAYOUTS[which], bodies[which]
             body, other = (of_layout[int(rng.integers(len(of_layout)))] for _ in range(2))
-            head = body[:HEADER]
+            header = body[:HEADER]
             for _ in range(int(rng.integers(1, 4))):
                 body = mutate(body, other, rng) or b"\0"
             if rng.random() < 0.8:
-                body = head + body[HEADER:]  # the right digest: the damage lies deeper
-            blob = seal(body) if rng.random() < 0.95 else body
+                body = header + body[HEADER:]  # the right digest: the damage lies deeper
+            blob = with_checksum(body) if rng.random() < 0.95 else body
             tracemalloc.reset_peak()
             before = tracemalloc.get_traced_memory()[0]
             taken += check(blob, layout)

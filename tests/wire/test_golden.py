@@ -13,7 +13,7 @@ from fedsparq import Layout
 
 MESSAGES = {
     "nothing, float16": ("46535131006948f9f62ae3961501000100dc1e9305d7a59eb5"),
-    "everything, float32": (
+    "dense, float32": (
         "46535131006948f9f62ae3961500010000803f0000008000004040010000000000a0400000c04000010000e040000000"
         "4187c3fadbd5b36971"
     ),
@@ -36,16 +36,28 @@ MESSAGES = {
     "seeded, float32": (
         "46535131016948f9f62ae3961505000000000000800300000000050000803f0000004000050000404010f4102bb03ec4db"
     ),
-    "steps": ("46535131006948f9f62ae3961502050000003e0203000d020002010201000000400201000201c85f8cc5c3a96cb8"),
-    "steps of two bytes": (
+    "uniform levels": ("46535131006948f9f62ae3961502050000003e0203000d020002010201000000400201000201c85f8cc5c3a96cb8"),
+    "uniform levels of two bytes": (
         "46535131006948f9f62ae3961502ad026f12833a010a0000012b2cff00002c02010000803f01006b2ac0af17e7353f"
     ),
-    "steps in a frame": (
+    "uniform levels in a frame": (
         "4653513100a1678d44a2dd542f02090000003f0110044110044110044110044110044110044110044110044110044110"
         "044110044110044110041728b52ffd602c006d000030000000000800010023514b115f41c8dd1ae80825"
     ),
-    "magnitudes": ("46535131006948f9f62ae396150b0000003f000000400203002302000607000040400201000101af9b50a9d2b83243"),
-    "an exact part": ("4653513102e42b0b659f1760e90101007880000000000000003f000080bf000700000000000000851290128650bcc1"),
+    "codebook": ("46535131006948f9f62ae396150b0000003f000000400203002302000607000040400201000101af9b50a9d2b83243"),
+    "class levels": (
+        "46535131006948f9f62ae39615120202030000003f0000004002030023020008011201010000404002010001011bbf4d9487bad66d"
+    ),
+    "low rank": (
+        "46535131006948f9f62ae396150e010000803f000000bf000000400000000000004040010e010000803f0000803e0000804001b5322f9a5413e577"
+    ),
+    "sketch": (
+        "46535131006948f9f62ae3961516030000000001000003020000803f0000004000004040000080400000a0400000e0400100010000803f00000040fe1dd93d4e9d80ad"
+    ),
+    "cosine blocks": (
+        "46535131006948f9f62ae396151a020000030000000000c0400000c0bf011a01000100000000803f01fa193185eef3d80e"
+    ),
+    "buffers": ("4653513102e42b0b659f1760e90101007880000000000000003f000080bf000700000000000000851290128650bcc1"),
 }
 ZSTD = bytes.fromhex("28b52ffd")
 
@@ -59,7 +71,7 @@ def test_the_message_is_still_read(name):
     payload, blob = PAYLOADS[name], bytes.fromhex(MESSAGES[name])
     received = fedsparq.decode(blob, payload.layout)
     assert received.dense().tobytes() == payload.dense().tobytes()
-    np.testing.assert_array_equal(received.positions, payload.positions)
+    np.testing.assert_array_equal(received.indices, payload.indices)
     assert [type(v) for v in received.values] == [type(v) for v in payload.values]
 
 
@@ -80,9 +92,9 @@ def test_a_decoder_written_from_the_format_reads_the_same(name):
     tensors = [(t.name, t.shape, t.dtype, t.role) for t in payload.layout.tensors]
     dense, buffers, counters = plain_decoder.decode(bytes.fromhex(MESSAGES[name]), tensors)
     assert np.array(dense, np.float32).tobytes() == payload.dense().tobytes()
-    if payload.exact is not None:
-        assert list(buffers) == payload.exact.buffers.tolist()
-        assert list(counters) == payload.exact.counters.tolist()
+    if payload.buffers is not None:
+        assert list(buffers) == payload.buffers.statistics.tolist()
+        assert list(counters) == payload.buffers.counters.tolist()
 
 
 @pytest.mark.parametrize("name", fedsparq.METHODS)

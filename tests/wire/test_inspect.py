@@ -8,7 +8,7 @@ from golden_payloads import PAYLOADS
 from rich.console import Console
 
 import fedsparq
-from fedsparq import Exact, Layout, Payload, WireError
+from fedsparq import Buffers, Layout, Payload, WireError
 from fedsparq.wire.inspect import inspect, inspect_file, render
 
 LAYOUT = Layout.of({"conv.weight": (60, 50), "none": (0,), "bias": (60,), "bn.running_mean": np.zeros(60, np.float32)})
@@ -18,13 +18,13 @@ def message(name, layout=LAYOUT, **options):
     method = fedsparq.method(name, **options)
     update = np.random.default_rng(0).laplace(scale=1e-3, size=layout.size).astype(np.float32)
     payload, _ = method.compress(update, method.init(layout), np.random.default_rng(0))
-    exact = Exact(np.ones(layout.buffer_size, np.float32), np.empty(0, np.int64)) if layout.buffer_size else None
-    return fedsparq.encode(Payload(layout, payload.selection, payload.values, exact)), payload
+    buffers = Buffers(np.ones(layout.buffer_size, np.float32), np.empty(0, np.int64)) if layout.buffer_size else None
+    return fedsparq.encode(Payload(layout, payload.selection, payload.values, buffers)), payload
 
 
 def adds_up(inspection, blob):
     spent = sum(layer.index_bytes + layer.value_bytes for layer in inspection.layers)
-    spent += inspection.header_bytes + inspection.shared_bytes + inspection.exact_bytes + inspection.checksum_bytes
+    spent += sum(inspection.other_bytes.values())
     assert spent == inspection.total_bytes == len(blob)
 
 
@@ -35,7 +35,7 @@ def test_every_byte_is_accounted_for(name):
     adds_up(inspection, blob)
     assert [layer.name for layer in inspection.layers] == ["conv.weight", "none", "bias"]
     assert [layer.kept for layer in inspection.layers] == [len(values) for values in payload.values]
-    assert inspection.exact_bytes > 0
+    assert inspection.other_bytes["buffers and counters"] > 0
 
 
 @pytest.mark.parametrize("name", PAYLOADS)
@@ -47,13 +47,13 @@ def test_golden_messages_add_up(name):
 def test_codings_by_name():
     blob, _ = message("fedsparq", multiplier=2.3)
     assert [(layer.index_coding, layer.value_coding) for layer in inspect(blob, LAYOUT).layers] == [
-        ("rice", "halves"),
-        ("", "halves"),
-        ("rice", "halves"),
+        ("rice", "float16"),
+        ("", "float16"),
+        ("rice", "float16"),
     ]
     blob, _ = message("random-10")
     assert inspect(blob, LAYOUT).layers[0].index_coding == "seeded"
-    assert inspect(blob, LAYOUT).header_bytes == 25
+    assert inspect(blob, LAYOUT).other_bytes["header"] == 25
 
 
 def test_the_bound_of_a_laplace_layer():
@@ -61,13 +61,13 @@ def test_the_bound_of_a_laplace_layer():
     blob, payload = message("fedsparq", layout, multiplier=float(np.log(10)))
     inspection = inspect(blob, layout)
     p = payload.kept / layout.size
-    places = (-p * np.log2(p) - (1 - p) * np.log2(1 - p)) / p
+    indices = (-p * np.log2(p) - (1 - p) * np.log2(1 - p)) / p
     turned = (payload.values[0].bits << 1) | (payload.values[0].bits >> 15)
     values = sum(
         -(share[share > 0] * np.log2(share[share > 0])).sum()
         for share in (np.bincount(plane) / plane.size for plane in (turned >> 8, turned & 255))
     )
-    assert inspection.bound_bytes * 8 / payload.kept == pytest.approx(places + values)
+    assert inspection.bound_bytes * 8 / payload.kept == pytest.approx(indices + values)
     assert inspection.bound_bytes < len(blob) < 1.03 * inspection.bound_bytes
 
 
@@ -92,7 +92,7 @@ def test_the_table():
         "conv.weight",
         "bias",
         "3,000",
-        "halves",
+        "float16",
         "checksum",
         "buffers",
         f"{len(blob):,}",
@@ -113,3 +113,20 @@ def test_files(tmp_path, capsys):
     assert f"{LAYOUT.digest:016x}" in capsys.readouterr().out
     with pytest.raises(WireError, match=r"absent\.fsq"):
         inspect_file(tmp_path / "absent.fsq")
+
+
+def test_narrow_terminals_get_two_tables_that_fit():
+    blob, _ = message("fedsparq")
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(render(inspect(blob, LAYOUT), console.width))
+    text = console.export_text()
+    assert "…" not in text
+    for word in ("conv.weight", "3,000", "float16", "value bytes", "bits / kept", "bound", "paper", f"{len(blob):,}"):
+        assert word in text
+
+
+def test_without_a_layout_no_coordinates_are_made_up():
+    blob, _ = message("fedsparq")
+    text = printed(inspect(blob))
+    assert f"{len(blob):,} bytes for model {LAYOUT.digest:016x}; what they hold can be told with" in text
+    assert "total" not in text

@@ -1,54 +1,84 @@
 """The adaptive method: how many coordinates of each layer, in how many levels, so that the bytes buy the most.
 
-All layers are weighed against each other by one price: the squared error that a bit must take away to be sent.
+All layers are weighed against each other by one Lagrange multiplier: the squared error that a bit must take away to be
+sent.
 docs/ADAPTIVE.md derives the rule.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise, starmap
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedsparq.compress import adaptive_kernels as kernels
-from fedsparq.compress.budget import Attempt, Room
-from fedsparq.compress.kernels import list_marked
-from fedsparq.compress.payload import Listed, Magnitudes, Positions, Steps, Values
-from fedsparq.compress.pipeline import Coded
-from fedsparq.compress.quantize import MAX_LEVELS, Float16
-from fedsparq.compress.select import Marks, Memory, at_least
-from fedsparq.compress.state import Compensated, Vector
-from fedsparq.layout import Layout
+from fedsparq.compress.budget import Attempt, ByteBudget
+from fedsparq.compress.select import at_least
+from fedsparq.compress.workspace import Fused, Layered, Workspace, assemble
+from fedsparq.layout import Arrays, Layout, Vector
+from fedsparq.options import component
+from fedsparq.payload import Codebook, Float16Values, UniformLevels, Values
+from fedsparq.payload.levels import MAX_LEVEL
+from fedsparq.payload.values import LARGEST_FLOAT32
+from fedsparq.protocols import Compressed, Compressor
 
 _SAMPLE = 1 << 15
 """Of a layer of more coordinates than this, about so many are looked at to find its curve."""
 _FINEST = 2.0**-30
+_LARGEST_HALF = np.float32(65504)
 _PRECISION = 0.004
-"""Of the logarithm of the price."""
+"""Of the logarithm of the Lagrange multiplier."""
 
 
-@dataclass(frozen=True)
-class EqualSlope:
-    """Send what gains most for its bits, with one price of a bit for the whole model, as far as there is room."""
+@component
+class EqualSlope(Fused):
+    """Send what gains most for its bits, with one Lagrange multiplier for the whole model, as the budget allows."""
 
-    room: Room
+    budget: ByteBudget
 
-    def init(self, layout: Layout) -> Memory:
-        return self.room.init(layout)
+    def init(self, layout: Layout) -> Arrays:
+        return self.budget.init(layout)
 
-    def code(self, c: Compensated, rounds: int, memory: Memory, rng: np.random.Generator) -> Coded:
-        c.load_all()
-        curves = Curves(c)
+    def compress_in_place(self, workspace: Workspace, state: Arrays, rng: np.random.Generator) -> Compressed:
+        layout, c = workspace.layout, workspace.vector
+        curves = Curves.of(layout, c)
 
-        def send(bits: float, price: float) -> Attempt:
-            plan = curves.plan(bits, price)
-            return Attempt(_coded(c, plan), plan.bits, plan.price, plan.everything)
+        def send(bits: float, lagrange: float) -> Attempt:
+            plan = curves.plan(bits, lagrange)
+            layers = (_layer(c[t.span], t.offset, plan, index) for index, t in enumerate(layout.parameters))
+            return Attempt(assemble(layout, layers), plan.bits, plan.lagrange, plan.everything)
 
-        coded = self.room.fill(c.layout, rounds, memory, send)
-        _take_away(c, coded)
-        return coded
+        sent, after = self.budget.fill(layout, state, send)
+        sent.payload.add_to(c, -1.0)
+        return sent.payload, after
+
+    def init_whole(self, size: int) -> Arrays:
+        return self.budget.init_whole(size)
+
+    def survey(self, workspace: Workspace) -> Arrays:
+        return survey(workspace.layout, workspace.vector)
+
+    def settle(self, surveys: Sequence[Arrays], state: Arrays) -> tuple[list[Compressor], Arrays]:
+        plan = Curves.joined(surveys).plan(*self.budget.aim(state))
+        parts = [replace(plan, edges=plan.edges[own], fine=plan.fine[own]) for own in shares(surveys)]
+        return [PlannedLevels(part) for part in parts], self.budget.after(state, plan.lagrange)
+
+
+class PlannedLevels(Fused):
+    """What a plan sends of some layers."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+
+    def compress_in_place(self, workspace: Workspace, state: Arrays, rng: np.random.Generator) -> Compressed:
+        layout, c = workspace.layout, workspace.vector
+        layers = (_layer(c[t.span], t.offset, self._plan, index) for index, t in enumerate(layout.parameters))
+        payload = assemble(layout, layers)
+        payload.add_to(c, -1.0)
+        return payload, state
 
 
 @dataclass(frozen=True)
@@ -60,108 +90,95 @@ class Plan:
     """Which layers have more levels than a table holds."""
     step: np.float32
     bits: float
-    price: float
+    lagrange: float
     everything: bool
-    """Whether no price could be low enough to spend what there is."""
+    """Whether no multiplier could be low enough to spend what there is."""
+
+
+def survey(layout: Layout, c: Vector) -> Arrays:
+    """All that must be known of some layers to weigh them against others."""
+    sizes = np.diff(layout.bounds)
+    curves, bases, peaks = np.empty((2, sizes.size, kernels.BINS)), np.empty(sizes.size, np.int64), np.empty(sizes.size)
+    kernels.fill_curves(c, layout.bounds, _SAMPLE, curves, bases, peaks)
+    return {"sizes": sizes, "curves": curves, "bases": bases, "peaks": peaks}
+
+
+def shares(surveys: Sequence[Arrays]) -> list[slice]:
+    """Which of all layers are those of each survey."""
+    ends = np.cumsum([0, *(own["sizes"].size for own in surveys)]).tolist()
+    return list(starmap(slice, pairwise(ends)))
 
 
 class Curves:
     """What each layer's bits would buy."""
 
-    def __init__(self, c: Compensated) -> None:
-        bounds = c.layout.bounds
-        self._sizes = np.diff(bounds)
-        self._curves = np.empty((2, self._sizes.size, kernels.BINS))
-        self._bases = np.empty(self._sizes.size, np.int64)
-        self.peaks = np.empty(self._sizes.size)
+    def __init__(self, survey: Arrays) -> None:
+        self.sizes, self.curves, self.bases = survey["sizes"], survey["curves"], survey["bases"]
+        self.peaks = survey["peaks"]
         """The largest magnitude of each layer."""
-        kernels.fill_curves(c.vector, bounds, _SAMPLE, self._curves, self._bases, self.peaks)
         self.largest = float(self.peaks.max(initial=0)) or 1.0
 
-    @property
-    def means(self) -> NDArray[np.float64]:
-        """Each layer's mean magnitude."""
-        return self._curves[1, :, 0] / np.maximum(self._sizes, 1)
+    @classmethod
+    def of(cls, layout: Layout, c: Vector) -> Curves:
+        return cls(survey(layout, c))
 
-    @property
-    def mean(self) -> float:
-        """The whole model's mean magnitude."""
-        return float(self._curves[1, :, 0].sum() / max(self._sizes.sum(), 1))
+    @classmethod
+    def joined(cls, surveys: Sequence[Arrays]) -> Curves:
+        """Those of a model from the surveys of its pieces."""
+        axes = {"sizes": 0, "curves": 1, "bases": 0, "peaks": 0}
+        return cls({name: np.concatenate([own[name] for own in surveys], axis) for name, axis in axes.items()})
 
-    def plan(self, bits: float, price: float) -> Plan:
-        """The plan that spends about so many bits; `price` is a first guess at its price, 0 if there is none."""
-        levels = np.zeros(self._sizes.size, np.int64)
-        bins = np.zeros((self._sizes.size, kernels.MOST_LEVELS), np.int64)
+    def plan(self, bits: float, lagrange: float) -> Plan:
+        """The plan that spends about so many bits; `lagrange` is a first guess at its multiplier, 0 for none."""
+        levels = np.zeros(self.sizes.size, np.int64)
+        bins = np.zeros((self.sizes.size, kernels.MOST_LEVELS), np.int64)
 
-        def spent(log_price: float) -> float:
-            return kernels.rate(self._curves, self._bases, self._sizes, np.exp(log_price), levels, bins)
+        def spent(log_lagrange: float) -> float:
+            return kernels.rate(self.curves, self.bases, self.sizes, np.exp(log_lagrange), levels, bins)
 
         finest, coarsest = 2 * np.log(self.largest * _FINEST), 2 * np.log(self.largest)
-        guess = np.log(price) if price else coarsest - 5
-        log_price, everything = falling_root(spent, bits, guess, finest, coarsest)
-        spent(log_price)
-        price = float(np.exp(log_price))
-        total = kernels.thin(self._curves, self._bases, self._sizes, price, bits, levels, bins)
-        edges = []
-        for index, count in enumerate(np.where(levels == kernels.FINE, 1, levels)):
-            edges.append(np.empty(count, np.float32))
-            kernels.edges_of(bins[index, :count], self._bases[index], edges[-1])
-        step = np.float32(kernels.STEP * np.sqrt(price))
-        return Plan(edges, (levels == kernels.FINE).tolist(), step, total, price, everything)
-
-    def drawn_bits(self, steps: NDArray[np.float64], deferred: float) -> float:
-        """The bits to expect when what is not below `deferred` of its layer's steps is rounded to steps at random."""
-        return kernels.drawn_bits(self._curves, self._bases, self._sizes, steps, deferred)
+        guess = np.log(lagrange) if lagrange else coarsest - 5
+        log_lagrange, everything = falling_root(spent, bits, guess, finest, coarsest)
+        spent(log_lagrange)
+        lagrange = float(np.exp(log_lagrange))
+        total = kernels.thin(self.curves, self.bases, self.sizes, lagrange, bits, levels, bins)
+        starts = ((self.bases[:, None] + bins).astype(np.uint32) << kernels.BIN_SHIFT).view(np.float32)
+        counts = np.where(levels == kernels.FINE, 1, levels)
+        edges = [start[:count] for start, count in zip(starts, counts, strict=True)]
+        step = np.float32(min(kernels.STEP * np.sqrt(lagrange), LARGEST_FLOAT32))
+        return Plan(edges, (levels == kernels.FINE).tolist(), step, total, lagrange, everything)
 
 
-def _coded(c: Compensated, plan: Plan) -> Coded:
-    """What a plan sends. Nothing is taken away from `c` yet."""
-    kept, values = [np.empty(0, np.uint32)], list[Values]()
-    for index, tensor in enumerate(c.layout.parameters):
-        edges, layer = plan.edges[index], c.layer(index)
-        if edges.size == 0:
-            values.append(Magnitudes(np.empty(0, np.float32), np.empty(0, np.int16)))
-            continue
-        marks = at_least(layer, edges[0])
-        code = _in_steps if plan.fine[index] else _in_levels
-        positions, layer_values = code(layer, marks, edges, plan.step)
-        kept.append(positions + np.uint32(tensor.offset))
-        values.append(layer_values)
-    places = np.concatenate(kept)
-    return Coded(Listed(places), places, tuple(values))
+def _layer(c: Vector, base: int, plan: Plan, index: int) -> Layered:
+    """What a plan sends of a layer. Nothing is taken away yet."""
+    edges = plan.edges[index]
+    if edges.size == 0:
+        return np.empty(0, np.uint32), Codebook(np.empty(0, np.float32), np.empty(0, np.int16))
+    indices = at_least(c, edges[0])
+    kept = c[indices]
+    return indices + np.uint32(base), _in_steps(kept, plan.step) if plan.fine[index] else _in_levels(kept, edges)
 
 
-def _in_steps(c: Vector, marks: Marks, edges: Vector, step: np.float32) -> tuple[Positions, Values]:
-    """The marked as the nearest multiples of the step; as float16 if the largest is too many steps away."""
-    positions = np.empty(marks.count, np.uint32)
-    list_marked(marks.words, 0, positions)
-    levels = np.rint(c[positions].astype(np.float64) / step)
-    if np.abs(levels).max(initial=0) > MAX_LEVELS:
-        return Float16().quantize(c.copy(), 0, marks, 0)
-    levels[levels == 0] = np.where(c[positions[levels == 0]] < 0, -1, 1)
-    return positions, Steps(step, levels.astype(np.int16))
+def _in_steps(kept: Vector, step: np.float32) -> Values:
+    """As the nearest multiples of the step, but 0; as float16 if the largest is too many steps away."""
+    levels = np.rint(kept.astype(np.float64) / step)
+    if np.abs(levels).max(initial=0) > MAX_LEVEL:
+        return Float16Values(kept.clip(-_LARGEST_HALF, _LARGEST_HALF).astype(np.float16).view(np.uint16))
+    levels[levels == 0] = np.where(kept[levels == 0] < 0, -1, 1)
+    return UniformLevels(step, levels.astype(np.int16))
 
 
-def _in_levels(c: Vector, marks: Marks, edges: Vector, step: np.float32) -> tuple[Positions, Magnitudes]:
-    """The marked as levels that start at these magnitudes, each rebuilt at its mean."""
-    positions, levels = np.empty(marks.count, np.uint32), np.empty(marks.count, np.int16)
-    counts, sums = np.zeros(edges.size, np.int64), np.zeros(edges.size)
-    kernels.take_levels(c, marks.words, 0, edges, positions, levels, counts, sums)
-    return positions, Magnitudes(_shortened(sums / np.maximum(counts, 1)), levels)
+def _in_levels(kept: Vector, edges: Vector) -> Values:
+    """As levels that start at these magnitudes, each rebuilt at its mean."""
+    levels, counts, sums = np.empty(kept.size, np.int16), np.zeros(edges.size, np.int64), np.zeros(edges.size)
+    kernels.count_levels(kept, edges, levels, counts, sums)
+    return Codebook(_shortened(sums / np.maximum(counts, 1)), levels)
 
 
 def _shortened(table: NDArray[np.float64]) -> Vector:
     """Rounded to the upper two bytes of float32, which is all that travels."""
     bits = table.astype(np.float32).view(np.uint32)
     return ((bits + np.uint32(0x8000)) & np.uint32(0xFFFF0000)).view(np.float32)
-
-
-def _take_away(c: Compensated, coded: Coded) -> None:
-    done = 0
-    for values in coded.values:
-        here = coded.places[done : done + len(values)]
-        c.vector[here] -= values.decoded()
-        done += len(values)
 
 
 def falling_root(

@@ -1,118 +1,139 @@
-"""How kept values are written. A quantizer takes what will be decoded away from `c`, which becomes the residual."""
+"""How kept values are written: as float32 or float16. QSGD's levels are in levels.py."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Protocol
+from abc import ABC, abstractmethod
+from threading import get_ident
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedsparq.compress import kernels
-from fedsparq.compress.payload import Floats, Halves, Positions, Steps, Values
-from fedsparq.compress.select import Marks, Reaching
-from fedsparq.compress.state import Vector
-from fedsparq.errors import OptionError
+from fedsparq.compress.select import All, Limits, Marks, Selector
+from fedsparq.compress.workspace import Fused, Workspace
+from fedsparq.layout import Arrays, Layout, Vector
+from fedsparq.options import component
+from fedsparq.payload import Float16Values, Float32Values, Indices, Payload, Sparse, Values
+from fedsparq.protocols import Compressed
+from fedsparq.threads import together
 
-MAX_LEVELS = 32767
-_NO_WORDS = np.empty(0, np.uint64)
-_LARGEST = float(np.finfo(np.float32).max)
-
-
-class Room:
-    """Memory that the loops write to, layer after layer: new memory is slow, and their need shows only afterwards."""
-
-    def __init__(self, size: int, dtype: type[np.generic]) -> None:
-        self.places = np.empty(size, np.uint32)
-        self.numbers: NDArray[Any] = np.empty(size, dtype)
-
-    def kept(self, count: int) -> tuple[Positions, NDArray[Any]]:
-        """Copies of the first `count` places and numbers, just as large as they need to be."""
-        return self.places[:count].copy(), self.numbers[:count].copy()
+Rounding = Literal["nearest", "stochastic"]
+Kind = type[Float16Values] | type[Float32Values]
+Taken = tuple[Indices, tuple[Values, ...]]
+"""What is sent: the indices of all layers, and each layer's values."""
 
 
-class Quantizer(Protocol):
-    @property
-    def dtype(self) -> type[np.generic]:
-        """Of the numbers it makes of values."""
+class Quantizer(ABC):
+    """A rule for how to write values."""
 
-    def quantize(
-        self, c: Vector, base: int, marks: Marks | Reaching, seed: int, room: Room | None = None
-    ) -> tuple[Positions, Values]:
-        """The values of one layer, and their places in the whole vector: fewer than marked where some became zero.
+    contractive: ClassVar[bool] = True
 
-        `room` has place for the layer, and may be used for others afterwards.
-        """
+    @abstractmethod
+    def quantize(self, workspace: Workspace, marks: Marks, seed: int) -> Taken:
+        """Take the marked away; returns what will be decoded: fewer than were marked where some became zero."""
 
 
-@dataclass(frozen=True)
-class Float32:
+@component
+class Float32(Quantizer):
     """As they are."""
 
-    dtype: ClassVar[type[np.generic]] = np.float32
-
-    def quantize(
-        self, c: Vector, base: int, marks: Marks | Reaching, seed: int, room: Room | None = None
-    ) -> tuple[Positions, Values]:
-        room = room or Room(c.size, self.dtype)
-        count = kernels.take_floats(c, *_words_or_limit(marks), base, room.places, room.numbers)
-        positions, values = room.kept(count)
-        return positions, Floats(values)
+    def quantize(self, workspace: Workspace, marks: Marks, seed: int) -> Taken:
+        return _take(workspace, marks, Float32Values, np.float32, kernels.FLOAT32, seed)
 
 
-@dataclass(frozen=True)
-class Float16:
+@component
+class Float16(Quantizer):
     """Half precision, saturating at 65504: what does not fit stays in the residual."""
 
-    rounding: Literal["nearest", "stochastic"] = "nearest"
-    dtype: ClassVar[type[np.generic]] = np.uint16
+    rounding: Rounding = "nearest"
 
-    def quantize(
-        self, c: Vector, base: int, marks: Marks | Reaching, seed: int, room: Room | None = None
-    ) -> tuple[Positions, Values]:
-        room = room or Room(c.size, self.dtype)
-        drawn = (self.rounding == "stochastic", np.uint64(seed))
-        count = kernels.take_halves(c, *_words_or_limit(marks), base, *drawn, room.places, room.numbers)
-        positions, halves = room.kept(count)
-        return positions, Halves(halves)
+    def quantize(self, workspace: Workspace, marks: Marks, seed: int) -> Taken:
+        form = kernels.STOCHASTIC if self.rounding == "stochastic" else kernels.NEAREST
+        return _take(workspace, marks, Float16Values, np.uint16, form, seed)
 
 
-@dataclass(frozen=True)
-class QSGD:
-    """Unbiased stochastic levels of the layer's norm; the norm is sent once, as the step norm / levels."""
+@component
+class SelectAndQuantize(Fused):
+    """Choose coordinates by one rule, write their values by another."""
 
-    levels: int
-    dtype: ClassVar[type[np.generic]] = np.int16
+    select: Selector
+    quantize: Quantizer
 
-    def __post_init__(self) -> None:
-        if not 1 <= self.levels <= MAX_LEVELS:
-            raise OptionError(f"levels={self.levels} is out of range; it must be from 1 to {MAX_LEVELS}")
+    @property
+    def contractive(self) -> bool:  # type: ignore[override]
+        return self.quantize.contractive
 
-    def quantize(
-        self, c: Vector, base: int, marks: Marks | Reaching, seed: int, room: Room | None = None
-    ) -> tuple[Positions, Values]:
-        marks = marks.marks if isinstance(marks, Reaching) else marks
-        places = np.empty(marks.count, np.uint32)
-        kernels.list_marked(marks.words, 0, places)
-        chosen = c[places]
-        step = round_up(float(np.linalg.norm(chosen.astype(np.float64))) / self.levels)
-        signed = np.zeros(places.size, np.int16)
-        if step > 0:
-            most = min(self.levels, int(_LARGEST // float(step)))
-            kernels.stochastic_levels(chosen, np.float64(step), most, base, np.uint64(seed), signed)
-        nonzero = np.flatnonzero(signed)
-        places, values = places[nonzero], Steps(step, signed[nonzero])
-        c[places] -= values.decoded()
-        return places + np.uint32(base), values
+    @property
+    def layerwise(self) -> bool:  # type: ignore[override]
+        return self.select.layerwise
 
+    @property
+    def common_support(self) -> bool:
+        return isinstance(self.select, All) and isinstance(self.quantize, Float32 | Float16)
 
-def _words_or_limit(marks: Marks | Reaching) -> tuple[NDArray[np.uint64], np.float32]:
-    """What the loops take: a bitmap, or an empty one and a limit."""
-    return (_NO_WORDS, marks.limit) if isinstance(marks, Reaching) else (marks.words, np.float32(0))
+    def init(self, layout: Layout) -> Arrays:
+        return self.select.init(layout)
+
+    def compress_in_place(self, workspace: Workspace, state: Arrays, rng: np.random.Generator) -> Compressed:
+        marks, shortcut, after = self.select.select(workspace, state, rng)
+        indices, values = self.quantize.quantize(workspace, marks, int(rng.integers(2**63)))
+        selection = shortcut if shortcut is not None and shortcut.count == indices.size else Sparse(indices)
+        return Payload(workspace.layout, selection, values), after
 
 
-def round_up(value: float) -> np.float32:
-    """The least finite float32 that is not below value: as the step, it keeps every level within their number."""
-    value = min(value, _LARGEST)
-    rounded = np.float32(value)
-    return rounded if float(rounded) >= value else np.nextafter(rounded, np.float32(np.inf))
+def _take(workspace: Workspace, marks: Marks, kind: Kind, dtype: type[np.generic], form: int, seed: int) -> Taken:
+    """Take the marked away, each value by itself."""
+    layout, drawn = workspace.layout, np.uint64(seed)
+    values: NDArray[Any]
+    if isinstance(marks, np.ndarray):
+        indices, values = marks, np.empty(marks.size, dtype)
+        kernels.take_listed(workspace.vector, indices, form, drawn, values)
+    elif workspace.threads > 1:
+        indices, values = _take_by_group(workspace, marks, dtype, form, drawn)
+    else:
+        groups = [int(layout.bounds[last] - layout.bounds[first]) for first, last in layout.groups]
+        likely = layout.size // 8 + max(groups, default=0) + kernels.STRIDE
+        done, indices, values = 0, np.empty(likely, np.uint32), np.empty(likely, dtype)
+        for size, (layers, c, sums) in zip(groups, workspace.groups(), strict=True):
+            if indices.size < done + size + kernels.STRIDE:
+                indices, values = _longer(indices, done, layout.size), _longer(values, done, layout.size)
+            bounds = layout.bounds[layers.start : layers.stop + 1]
+            done = kernels.take_at_least(c, bounds, marks(layers, sums), form, drawn, done, indices, values)
+        indices.resize(done, refcheck=False)
+        values.resize(done, refcheck=False)
+    return indices, tuple(kind(values[part]) for part in layout.split(indices))
+
+
+def _take_by_group(
+    workspace: Workspace, limits: Limits, dtype: type[np.generic], form: int, drawn: np.uint64
+) -> tuple[Indices, NDArray[Any]]:
+    """Groups of layers side by side: each is taken into memory of its own, then all are put into one."""
+    bounds, scratch = workspace.layout.bounds, dict[int, tuple[Indices, NDArray[Any]]]()
+    most = max(int(bounds[last] - bounds[first]) for first, last in workspace.layout.groups) + kernels.STRIDE
+
+    def take(layers: slice, c: Vector, sums: NDArray[np.float64]) -> tuple[Indices, NDArray[Any]]:
+        if get_ident() not in scratch:
+            scratch[get_ident()] = np.empty(most, np.uint32), np.empty(most, dtype)
+        indices, values = scratch[get_ident()]
+        own = bounds[layers.start : layers.stop + 1]
+        count = kernels.take_at_least(c, own, limits(layers, sums), form, drawn, 0, indices, values)
+        return indices[:count].copy(), values[:count].copy()
+
+    taken = workspace.by_group(take)
+    ends = np.cumsum([own.size for own, _ in taken])
+    indices, values = np.empty(ends[-1], np.uint32), np.empty(ends[-1], dtype)
+
+    def put(place: int) -> None:
+        part = slice(ends[place] - taken[place][0].size, ends[place])
+        indices[part], values[part] = taken[place]
+
+    together(put, range(len(taken)), workspace.threads, lambda place: int(taken[place][0].size))
+    return indices, values
+
+
+def _longer(array: NDArray[Any], used: int, size: int) -> NDArray[Any]:
+    """An array of all the length that could be needed, with the same start: new memory, which is slow to write to."""
+    longer = np.empty(size + kernels.STRIDE, array.dtype)
+    longer[:used] = array[:used]
+    return longer

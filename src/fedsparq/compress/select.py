@@ -1,206 +1,188 @@
-"""Which coordinates are worth sending. A selector yields, layer by layer, a bitmap of those it keeps."""
+"""Which coordinates are worth sending. A selector marks, layer by layer, those it keeps."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import cached_property
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from itertools import pairwise
-from typing import Literal, Protocol
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from fedsparq.compress import kernels
-from fedsparq.compress.payload import Everything, Positions, Seeded
-from fedsparq.compress.state import Compensated, Vector
-from fedsparq.errors import OptionError
-from fedsparq.layout import Layout
+from fedsparq.compress.workspace import Workspace
+from fedsparq.layout import Arrays, Layout, Vector
+from fedsparq.options import Decay, Fraction, NonNegative, component
+from fedsparq.payload import Dense, Indices, Seeded
+from fedsparq.payload.values import LARGEST_FLOAT32
 
-Memory = dict[str, NDArray[np.float64]]
 Scope = Literal["layer", "global"]
-
-_LARGEST = float(np.finfo(np.float32).max)
-
-
-@dataclass(frozen=True)
-class Marks:
-    """Some coordinates of a layer: bit j of word w stands for coordinate 64 w + j; `count` bits are one."""
-
-    words: NDArray[np.uint64]
-    count: int
+"""What a threshold or a fraction is taken of: each layer, or the whole model."""
+Start = Literal["debiased", "zero"]
+Rounds = Annotated[int, Field(ge=0)]
 
 
-@dataclass(frozen=True)
-class Reaching:
-    """The coordinates of a layer whose magnitudes reach a limit. A loop that asks each coordinate needs no bitmap."""
-
-    c: Vector
-    limit: np.float32
-
-    @cached_property
-    def marks(self) -> Marks:
-        """The same as a bitmap; ask before anything is taken away from the layer."""
-        return at_least(self.c, self.limit)
+Limits = Callable[[slice, NDArray[np.float64]], Vector]
+"""The magnitudes that some layers' coordinates must reach to be kept, given the sums of these layers' magnitudes. It is
+asked layer by layer in order, or for several at once."""
+Marks = Indices | Limits
+"""What is kept: a list, or a rule."""
+Choice = tuple[Marks, Dense | Seeded | None, Arrays]
+"""What is kept; a way to say it without a list of indices, if there is one; the next state, which is complete once
+the limits of all layers were asked for."""
 
 
-@dataclass(frozen=True)
-class Choice:
-    """What is kept, layer by layer in order, and a shorter way to say it than to list the places, if there is one."""
+class Selector(ABC):
+    """A rule for what to keep."""
 
-    layers: Iterator[Marks | Reaching]
-    shortcut: Everything | Seeded | None = None
+    layerwise: ClassVar[bool] = False
+    """Whether what is kept of a layer depends on no other."""
 
-
-class Selector(Protocol):
-    def init(self, layout: Layout) -> Memory:
-        """What it remembers before the first round."""
-
-    def select(self, c: Compensated, rounds: int, memory: Memory, rng: np.random.Generator) -> Choice:
-        """What to keep in the round after `rounds` others. `memory` is the state's, for it to bring up to date."""
-
-
-class Forgetful:
-    """A selector that remembers nothing."""
-
-    def init(self, layout: Layout) -> Memory:
+    def init(self, layout: Layout) -> Arrays:
+        """The state before the first round."""
         return {}
 
+    @abstractmethod
+    def select(self, workspace: Workspace, state: Arrays, rng: np.random.Generator) -> Choice:
+        """What to keep, and the next state."""
 
-@dataclass(frozen=True)
-class All(Forgetful):
+
+@component
+class All(Selector):
     """Every coordinate."""
 
-    def select(self, c: Compensated, rounds: int, memory: Memory, rng: np.random.Generator) -> Choice:
-        return Choice(self._layers(c), Everything(c.layout.size))
+    layerwise: ClassVar[bool] = True
 
-    def _layers(self, c: Compensated) -> Iterator[Reaching]:
-        for index, _ in enumerate(c.layout.parameters):
-            c.load(index)
-            yield Reaching(c.layer(index), np.float32(0))
+    def select(self, workspace: Workspace, state: Arrays, rng: np.random.Generator) -> Choice:
+        return lambda layers, sums: np.zeros(sums.size, np.float32), Dense(workspace.layout.size), state
 
 
-@dataclass(frozen=True)
-class Random(Forgetful):
-    """A fraction of the coordinates, drawn anew each round from a seed that travels instead of the places."""
+@component
+class Random(Selector):
+    """A fraction of the coordinates, drawn anew each round from a seed that travels instead of the indices."""
 
-    fraction: float
+    fraction: Fraction
 
-    def __post_init__(self) -> None:
-        check_fraction(self.fraction)
-
-    def select(self, c: Compensated, rounds: int, memory: Memory, rng: np.random.Generator) -> Choice:
-        c.load_all()
-        drawn = Seeded(c.layout.size, share(self.fraction, c.layout.size), int(rng.integers(2**63)))
-        return Choice(by_layer(drawn.positions(), c.layout), drawn)
+    def select(self, workspace: Workspace, state: Arrays, rng: np.random.Generator) -> Choice:
+        layout = workspace.layout
+        drawn = Seeded(layout.size, kept_count(self.fraction, layout.size), int(rng.integers(2**63)))
+        return drawn.indices, drawn, state
 
 
-@dataclass(frozen=True)
-class Largest(Forgetful):
+@component
+class Largest(Selector):
     """The fraction of the coordinates with the largest magnitudes; among equals the first ones."""
 
-    fraction: float
+    fraction: Fraction
     scope: Scope = "global"
 
-    def __post_init__(self) -> None:
-        check_fraction(self.fraction)
+    @property
+    def layerwise(self) -> bool:  # type: ignore[override]
+        return self.scope == "layer"
 
-    def select(self, c: Compensated, rounds: int, memory: Memory, rng: np.random.Generator) -> Choice:
-        if self.scope == "layer":
-            return Choice(self._layers(c))
-        c.load_all()
-        return Choice(by_layer(largest(c.vector, share(self.fraction, c.layout.size)), c.layout))
-
-    def _layers(self, c: Compensated) -> Iterator[Marks]:
-        for index, tensor in enumerate(c.layout.parameters):
-            c.load(index)
-            yield mark(largest(c.layer(index), share(self.fraction, tensor.size)), 0, tensor.size)
+    def select(self, workspace: Workspace, state: Arrays, rng: np.random.Generator) -> Choice:
+        bounds = workspace.layout.bounds if self.scope == "layer" else np.array([0, workspace.layout.size])
+        parts = (
+            largest(workspace.vector[start:end], self.fraction) + np.uint32(start) for start, end in pairwise(bounds)
+        )
+        return np.concatenate([np.empty(0, np.uint32), *parts]), None, state
 
 
-@dataclass(frozen=True)
-class SmoothedMean:
+@component
+class WarmUp(Selector):
+    """The largest fraction of each layer, which falls from `start` to `fraction` by equal ratios in `rounds` rounds."""
+
+    fraction: Fraction
+    start: Fraction
+    rounds: Rounds
+    layerwise: ClassVar[bool] = True
+
+    def init(self, layout: Layout) -> Arrays:
+        return {"rounds": np.zeros(1)}
+
+    def select(self, workspace: Workspace, state: Arrays, rng: np.random.Generator) -> Choice:
+        after = {"rounds": state["rounds"] + 1}
+        return Largest(self.at(int(state["rounds"][0])), scope="layer").select(workspace, after, rng)
+
+    def at(self, rounds: int) -> float:
+        """The fraction sent in the round after `rounds` others."""
+        if rounds >= self.rounds:
+            return self.fraction
+        return float(self.start * (self.fraction / self.start) ** (rounds / self.rounds))
+
+
+@component
+class SmoothedMean(Selector):
     """FedSparQ's rule: what reaches an exponential moving average of the layer's mean magnitude.
 
     `start="debiased"` divides the average by 1 - beta^t, so that round 1 uses the plain mean; `"zero"` does not.
     """
 
-    beta: float = 0.9
-    multiplier: float = 1.0
+    beta: Decay = 0.9
+    multiplier: NonNegative = 1.0
     scope: Scope = "layer"
-    start: Literal["debiased", "zero"] = "debiased"
+    start: Start = "debiased"
 
-    def __post_init__(self) -> None:
-        if not 0 <= self.beta < 1:
-            raise OptionError(f"beta={self.beta} is out of range; it must be at least 0 and below 1, such as 0.9")
-        if not (self.multiplier >= 0 and math.isfinite(self.multiplier)):
-            raise OptionError(f"multiplier={self.multiplier} is out of range; it must be a finite number of at least 0")
+    @property
+    def layerwise(self) -> bool:  # type: ignore[override]
+        return self.scope == "layer"
 
-    def init(self, layout: Layout) -> Memory:
-        return {"threshold": np.zeros(1 if self.scope == "global" else len(layout.parameters))}
+    def init(self, layout: Layout) -> Arrays:
+        return {"threshold": np.zeros(1 if self.scope == "global" else len(layout.parameters)), "rounds": np.zeros(1)}
 
-    def select(self, c: Compensated, rounds: int, memory: Memory, rng: np.random.Generator) -> Choice:
-        return Choice(self._layers(c, rounds, memory["threshold"]))
-
-    def _layers(self, c: Compensated, rounds: int, average: NDArray[np.float64]) -> Iterator[Reaching]:
+    def select(self, workspace: Workspace, state: Arrays, rng: np.random.Generator) -> Choice:
+        average, rounds = state["threshold"].copy(), state["rounds"] + 1
+        debias = 1 - self.beta ** int(rounds[0]) if self.start == "debiased" else 1.0
+        sizes = np.maximum(np.diff(workspace.layout.bounds), 1)
         if self.scope == "global":
-            average[0] = self._smooth(average[0], c.load_all(), c.layout.size)
-        for index, tensor in enumerate(c.layout.parameters):
-            total = c.load(index)
+            average[:] = self._smoothed(average, np.array(sum(workspace.sums.tolist())), max(workspace.layout.size, 1))
+
+        def limits(layers: slice, sums: NDArray[np.float64]) -> Vector:
             if self.scope == "layer":
-                average[index] = self._smooth(average[index], total, tensor.size)
-            threshold = self._threshold(average[0 if self.scope == "global" else index], rounds + 1)
-            yield Reaching(c.layer(index), threshold)
+                average[layers] = self._smoothed(average[layers], sums, sizes[layers])
+            own = average[layers] if self.scope == "layer" else np.repeat(average, sums.size)
+            with np.errstate(over="ignore"):
+                limit = np.abs(self.multiplier * (own / debias))
+            return np.where(limit <= LARGEST_FLOAT32, limit, np.inf).astype(np.float32)
 
-    def _smooth(self, average: float, total: float, size: int) -> float:
-        return self.beta * average + (1 - self.beta) * (total / size if size else 0.0)
+        return limits, None, {"threshold": average, "rounds": rounds}
 
-    def _threshold(self, average: float, rounds: int) -> np.float32:
-        if self.start == "debiased":
-            average /= 1 - self.beta**rounds
-        threshold = abs(self.multiplier * float(average))
-        return np.float32(threshold if threshold <= _LARGEST else math.inf)
+    def _smoothed(self, average: Any, sums: Any, sizes: Any) -> Any:
+        return self.beta * average + (1 - self.beta) * (sums / sizes)
 
 
-def at_least(c: Vector, threshold: np.float32) -> Marks:
-    """Where the magnitude of c reaches the threshold."""
-    words = np.empty((c.size + 63) // 64, np.uint64)
-    return Marks(words, kernels.mark_at_least(c, threshold, words))
-
-
-def largest(c: Vector, count: int) -> Positions:
-    """The places of exactly `count` largest magnitudes; among equals the first ones."""
+def largest(c: Vector, fraction: float) -> Indices:
+    """The indices of exactly `kept_count` largest magnitudes; among equals the first ones."""
+    count = kept_count(fraction, c.size)
     if count == 0:
         return np.empty(0, np.uint32)
-    threshold = kernels.largest_threshold(c, count)
-    marks = at_least(c, threshold)
-    positions = np.empty(marks.count, np.uint32)
-    kernels.list_marked(marks.words, 0, positions)
-    if marks.count > count:
-        ties = np.flatnonzero(np.abs(c[positions]) == threshold)
-        positions = np.delete(positions, ties[count - marks.count :])
-    return positions
+    limit = kernels.largest_threshold(c, count)
+    indices = at_least(c, limit)
+    if indices.size > count:
+        ties = np.flatnonzero(np.abs(c[indices]) == limit)
+        indices = np.delete(indices, ties[count - indices.size :])
+    return indices
 
 
-def mark(positions: Positions, base: int, size: int) -> Marks:
-    """Places in the whole vector, as marks in the layer of `size` coordinates at `base`."""
-    words = np.empty((size + 63) // 64, np.uint64)
-    kernels.mark_places(positions, base, words)
-    return Marks(words, positions.size)
+def at_least(c: Vector, limit: np.float32) -> Indices:
+    """Where the magnitude of c reaches the limit."""
+    indices = np.empty(c.size + kernels.STRIDE, np.uint32)
+    return indices[: kernels.list_at_least(c, limit, indices)].copy()
 
 
-def by_layer(positions: Positions, layout: Layout) -> Iterator[Marks]:
-    """Places in the whole vector, as marks in each layer."""
-    cuts = np.searchsorted(positions, layout.bounds.astype(np.uint32))
-    for tensor, (start, end) in zip(layout.parameters, pairwise(cuts), strict=True):
-        yield mark(positions[start:end], tensor.offset, tensor.size)
-
-
-def share(fraction: float, size: int) -> int:
+def kept_count(fraction: float, size: int) -> int:
     """How many of `size` coordinates a fraction is: rounded, but at least one if there is any."""
     return min(size, max(1, round(fraction * size)))
 
 
-def check_fraction(fraction: float) -> None:
-    if not 0 < fraction <= 1:
-        raise OptionError(f"fraction={fraction} is out of range; it must be above 0 and at most 1, such as 0.1")
+def by_layer(workspace: Workspace, marks: Marks) -> Iterator[Indices]:
+    """What is kept of each layer, counted from its start; ask before anything is taken away from it."""
+    layout = workspace.layout
+    if isinstance(marks, np.ndarray):
+        for tensor, part in zip(layout.parameters, layout.split(marks), strict=True):
+            yield marks[part] - np.uint32(tensor.offset)
+    else:
+        for tensor, limit in zip(layout.parameters, marks(slice(None), workspace.sums), strict=True):
+            yield at_least(workspace.vector[tensor.span], limit)

@@ -2,122 +2,79 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import signal
-import threading
-from collections.abc import Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
-from multiprocessing.connection import wait
+from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
-from types import TracebackType
-from typing import Protocol
 
 import torch
 
-from fedsparq.engines.desk import Desk, Task
+from fedsparq.engines.engine import Asked, Engine
+from fedsparq.engines.processes import Processes, Say
+from fedsparq.engines.worker import Worker, import_homes, worker_of
 from fedsparq.errors import RunError
-from fedsparq.experiments.spec import RunSpec
 from fedsparq.federate.client import Answer
+from fedsparq.federate.rounds import Delivery
+from fedsparq.methods.registry import check_portable, find_recipe
+from fedsparq.specs import RunSpec
+from fedsparq.tasks import Task
 
 
-@dataclass(frozen=True)
-class Delivery:
-    """What came back from a client: an answer, or silence."""
-
-    client: int
-    answer: Answer
-
-
-class Engine(Protocol):
-    """Carries a round's messages to the clients and their answers back."""
-
-    def exchange(
-        self, number: int, requests: Mapping[int, bytes], saved: int, dying: frozenset[int] = frozenset()
-    ) -> Iterator[Delivery]:
-        """Answers of a round in the order of the clients' numbers; `saved` is the round of the last checkpoint.
-
-        `dying` clients crash before they save their state.
-        """
-
-    def __enter__(self) -> Engine: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
-
-
-class LocalEngine:
+class LocalEngine(Engine):
     """Clients on this machine."""
 
-    def __init__(self, task: Task, states: Path, workers: int = 1) -> None:
-        self._desk = Desk(task, states)
-        self._workers = min(workers, task.spec.clients)
-        self._pool: ProcessPoolExecutor | None = None
+    def __init__(self, spec: RunSpec, task: Task, states: Path, workers: int = 1) -> None:
+        self._worker = Worker(spec, task, states)
+        self._exchanges = count()
+        self._processes: Processes | None = None
+        if min(workers, spec.clients) > 1:
+            check_portable(spec.chosen_method(), "a worker process")
+            self._processes = Processes(min(workers, spec.clients), _prepare, [find_recipe(spec.method).__module__])
 
-    def __enter__(self) -> LocalEngine:
+    def __enter__(self) -> Engine:
         torch.set_num_threads(1)
-        if self._workers > 1:
-            self._pool = ProcessPoolExecutor(
-                self._workers,
-                multiprocessing.get_context("spawn"),
-                initializer=_start_worker,
-                initargs=(self._desk.task.spec.model_dump_json(), str(self._desk.states)),
-            )
+        if self._processes is not None:
+            self._processes.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._pool is not None:
-            processes = list((self._pool._processes or {}).values()) if error is not None else []
-            for process in processes:
-                process.kill()
-            self._pool.shutdown(wait=True, cancel_futures=True)
+    def __exit__(self, *error: object) -> None:
+        if self._processes is not None:
+            self._processes.close()
 
-    def exchange(
-        self, number: int, requests: Mapping[int, bytes], saved: int, dying: frozenset[int] = frozenset()
-    ) -> Iterator[Delivery]:
-        clients = sorted(requests)
-        if self._pool is None:
+    def exchange(self, asked: Asked) -> Iterator[Delivery]:
+        clients = sorted(asked.broadcasts)
+        if self._processes is None:
             for client in clients:
-                yield Delivery(client, self._desk.answer(client, requests[client], saved, client in dying))
-            return
-        sizes = self._desk.task.parts
-        largest_first = sorted(clients, key=lambda client: -len(sizes[client]))
-        try:
-            pending = {
-                client: self._pool.submit(_work, client, requests[client], saved, client in dying)
-                for client in largest_first
-            }
-            for client in clients:
-                yield Delivery(client, pending[client].result())
-        except BrokenProcessPool:
-            raise RunError("a worker process died (out of memory?); the run can be continued with --resume") from None
+                message = asked.broadcasts[client]
+                yield Delivery(client, self._worker.answer(client, message, asked.saved, client in asked.dying))
+        else:
+            yield from self._exchange(asked, clients, self._processes)
+
+    def _exchange(self, asked: Asked, clients: list[int], processes: Processes) -> Iterator[Delivery]:
+        this, spec = next(self._exchanges), self._worker.spec.model_dump_json()
+        for client in sorted(clients, key=lambda client: -self._worker.task.examples(client)):
+            work = asked.broadcasts[client], asked.saved, client in asked.dying
+            processes.submit((this, client), _work, spec, self._worker.states, client, *work)
+        answers: dict[int, Answer] = {}
+        for client in clients:
+            while client not in answers:
+                news = processes.news()
+                exchange, sender = news.key
+                if exchange != this:  # of a round that was given up
+                    continue
+                if news.kind == "died":
+                    raise RunError("a worker process died (out of memory?); the run can be continued with --resume")
+                if news.kind == "failed":
+                    raise news.value
+                answers[sender] = news.value
+            yield Delivery(client, answers.pop(client))
 
 
-_desk: Desk | None = None
-"""The desk of a worker process: set once when it starts."""
-
-
-def _start_worker(spec: str, states: str) -> None:
-    global _desk
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+def _prepare(homes: list[str]) -> None:
     torch.set_num_threads(1)
-    _desk = Desk(Task(RunSpec.model_validate_json(spec)), Path(states))
+    import_homes(homes)
 
 
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        wait([parent.sentinel])
-        os._exit(1)
-
-
-def _work(client: int, message: bytes, saved: int, dies_before_saving: bool) -> Answer:
-    if _desk is None:
-        raise RunError("this process was not started as a worker")
-    return _desk.answer(client, message, saved, dies_before_saving)
+def _work(
+    say: Say, spec: str, states: Path, client: int, message: bytes, saved: int, dies_before_saving: bool
+) -> Answer:
+    return worker_of(spec, states).answer(client, message, saved, dies_before_saving)

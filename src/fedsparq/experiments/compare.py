@@ -1,53 +1,160 @@
-"""Many runs, one after the other: finished ones are skipped, an unfinished one goes on."""
+"""Many runs, one after another or side by side. One that fails does not hold up the others."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
+from fedsparq.engines.processes import Processes, Say
+from fedsparq.engines.worker import import_homes
+from fedsparq.errors import FedSparQError, OptionError
+from fedsparq.experiments.callbacks import Callback, Callbacks, closing, in_words
+from fedsparq.experiments.folder import RunFolder
+from fedsparq.experiments.lock import made
+from fedsparq.experiments.naming import differences, run_folder
+from fedsparq.methods.registry import find_recipe
+from fedsparq.results.records import Round
+from fedsparq.specs import RunSpec
 
-from fedsparq.experiments.grouping import benches
-from fedsparq.experiments.progress import following
-from fedsparq.experiments.results import load_runs
-from fedsparq.experiments.run import run
-from fedsparq.experiments.spec import RunSpec
-from fedsparq.experiments.units import ByteWriter, Writer
-
-
-def compare(specs: Sequence[RunSpec], out: Path, console: Console, workers: int = 1) -> list[dict[str, Any]]:
-    """Run what is not finished yet, each into a folder of its own under `out`; returns all summaries."""
-    summaries = []
-    with following(console) as follow:
-        for spec in specs:
-            watch = follow(spec)
-            summaries.append(run(spec, out / spec.folder_name, resume=True, workers=workers, watch=watch))
-    return summaries
+Follow = Callable[[RunSpec], Callback]
+"""Gives each run a callback of its own."""
 
 
-_CAPTION = "sent: bytes per client over the run; kept: share of the coordinates that were sent"
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a run: its summary, or the error by which it failed."""
+
+    spec: RunSpec
+    folder: Path
+    summary: dict[str, Any] | None
+    error: str = ""
+
+    @property
+    def failed(self) -> bool:
+        return self.summary is None
 
 
-def print_tables(folders: Sequence[Path], console: Console) -> None:
-    """Accuracy and bytes of each method, means over seeds, one table for each data set and partition."""
-    accuracy, loss, sent, kept = Writer(2, " %"), Writer(3), ByteWriter(), Writer(1, " %", 100)
-    for bench in benches(load_runs(folders).runs):
-        table = Table(title=bench.setting.subtitle, title_justify="left", caption=_CAPTION, caption_justify="left")
-        table.add_column("method", overflow="fold")
-        for heading in ("accuracy", "loss", "sent", "of FedAvg", "kept"):
-            table.add_column(heading, justify="right")
-        whole = bench.arm("fedavg")
-        for arm in bench.all_arms:
-            upload = arm.spread("upload_bytes")
-            ratio = f"1/{whole.spread('upload_bytes').mean / upload.mean:.1f}" if whole and upload.mean else ""
-            table.add_row(
-                arm.label,
-                accuracy.spread(arm.spread("accuracy")),
-                loss.spread(arm.spread("loss")),
-                sent.spread(upload),
-                ratio,
-                kept.spread(arm.spread("kept")),
-            )
-        console.print(table)
+def compare(
+    specs: Sequence[RunSpec], out: Path, *, workers: int = 1, jobs: int = 1, follow: Follow = lambda spec: Callback()
+) -> list[Outcome]:
+    """Run what is not finished yet, each into a folder of its own under `out`, `jobs` of them side by side.
+
+    The results do not depend on `jobs`. Callbacks are called in this process; an error of theirs ends it all.
+    """
+    places = _places(specs, out)
+    outcomes: dict[Path, Outcome] = {}
+    unfinished = {}
+    for folder, spec in places.items():
+        with suppress(FedSparQError):
+            if RunFolder(folder).holds(spec):
+                with closing([follow(spec)]) as told:
+                    outcomes[folder] = Outcome(spec, folder, RunFolder(folder).retell(spec, told))
+                continue
+        unfinished[folder] = spec
+    play = _one_after_another if jobs == 1 else _side_by_side
+    with made(out):
+        for outcome in play(unfinished, workers, jobs, follow):
+            outcomes[outcome.folder] = outcome
+    return [outcomes[folder] for folder in places]
+
+
+def _places(specs: Sequence[RunSpec], out: Path) -> dict[Path, RunSpec]:
+    """The folder of each run; the same run twice is one run."""
+    places: dict[Path, RunSpec] = {}
+    for spec in specs:
+        folder = run_folder(out, spec)
+        if folder in places and (changed := differences(places[folder], spec)):
+            told = ", ".join(f"{key} {old!r} and {new!r}" for key, (old, new) in changed.items())
+            raise OptionError(f"two runs, with {told}, would have one folder, {folder}; name one by a variant")
+        places[folder] = spec
+    return places
+
+
+def _one_after_another(places: dict[Path, RunSpec], workers: int, jobs: int, follow: Follow) -> Iterator[Outcome]:
+    from fedsparq.experiments.run import run
+
+    for folder, spec in places.items():
+        told = Callbacks([follow(spec)])
+        try:
+            yield Outcome(spec, folder, run(spec, folder, resume=True, workers=workers, callbacks=[told]))
+        except Exception as error:
+            if error is told.error:
+                raise
+            yield Outcome(spec, folder, None, in_words(error))
+
+
+def _side_by_side(places: dict[Path, RunSpec], workers: int, jobs: int, follow: Follow) -> Iterator[Outcome]:
+    told: dict[Path, Callback] = {}
+    homes = sorted({find_recipe(spec.method).__module__ for spec in places.values()})
+    try:
+        with Processes(min(jobs, len(places)), import_homes, homes) as processes:
+            for folder, spec in places.items():
+                processes.submit(folder, _job, spec.model_dump_json(), folder, workers)
+            for _ in places:
+                yield _hear_until_one_ends(processes, places, told, follow)
+    finally:
+        for callback in told.values():
+            callback.close()
+
+
+def _hear_until_one_ends(
+    processes: Processes, places: dict[Path, RunSpec], told: dict[Path, Callback], follow: Follow
+) -> Outcome:
+    while True:
+        news = processes.news()
+        folder, spec = news.key, places[news.key]
+        if folder not in told:
+            told[folder] = follow(spec)
+        if news.kind == "said":
+            _tell(told[folder], spec, folder, *news.value)
+            continue
+        if news.kind == "died":
+            told[folder].fail(_death(news.value))
+        told.pop(folder).close()
+        if news.kind == "done":
+            return Outcome(spec, folder, news.value)
+        return Outcome(spec, folder, None, in_words(news.value) if news.kind == "failed" else _death(news.value))
+
+
+def _tell(told: Callback, spec: RunSpec, folder: Path, what: str, value: Any) -> None:
+    if what == "start":
+        told.start(spec, folder, value)
+    else:
+        getattr(told, what)(value)
+
+
+def _job(say: Say, spec: str, folder: Path, workers: int) -> dict[str, Any]:
+    """A run in a process of its own, whose callbacks are in the one that started it."""
+    from fedsparq.experiments.run import run
+
+    return run(RunSpec.model_validate_json(spec), folder, resume=True, workers=workers, callbacks=[_Forward(say)])
+
+
+class _Forward(Callback):
+    def __init__(self, say: Say) -> None:
+        self._say = say
+
+    def start(self, spec: RunSpec, folder: Path, behind: Sequence[Round]) -> None:
+        self._say(("start", behind))
+
+    def round(self, record: Round) -> None:
+        self._say(("round", record))
+
+    def warn(self, text: str) -> None:
+        self._say(("warn", text))
+
+    def end(self, summary: Mapping[str, Any]) -> None:
+        self._say(("end", summary))
+
+    def fail(self, error: str) -> None:
+        self._say(("fail", error))
+
+
+def _death(code: int | None) -> str:
+    if code is not None and code < 0:
+        return f"its process was ended by {signal.Signals(-code).name} (out of memory?)"
+    return f"its process ended with exit code {code}"

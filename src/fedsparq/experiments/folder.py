@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,91 +14,165 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save as save_tensors
 
+from fedsparq.archive import remove_scratch, write_safely
 from fedsparq.errors import RunError
-from fedsparq.experiments.results import Round
-from fedsparq.experiments.spec import RunSpec, check, read_toml
+from fedsparq.experiments.callbacks import Callback
+from fedsparq.experiments.naming import differences
 from fedsparq.federate.model import Model
-from fedsparq.federate.store import write_safely
 from fedsparq.layout import Layout
+from fedsparq.results.records import ClassCounts, Round
+from fedsparq.specs import RunSpec, check, read_toml
+
+MOST_KEPT = 16_000_000
+"""Checkpoint and client states of a finished run stay if they take no more bytes: then rounds can be added to it."""
+
+_OURS = ("summary.json", "rounds.jsonl", "partition.json", "model.safetensors", "spec.toml")
 
 
-@dataclass(frozen=True)
 class RunFolder:
     """Paths and files of one run."""
 
-    path: Path
-
-    @property
-    def checkpoint(self) -> Path:
-        return self.path / "state" / "server.safetensors"
-
-    @property
-    def client_states(self) -> Path:
-        return self.path / "state" / "clients"
-
-    @property
-    def transit(self) -> Path:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.state = path / "state"
+        self.checkpoint = self.state / "server.safetensors"
+        self.client_states = self.state / "clients"
+        self.delayed = self.state / "delayed"
         """What was on its way after a round, where messages are made to go astray."""
-        return self.path / "state" / "transit"
 
     @property
     def finished(self) -> bool:
         return (self.path / "summary.json").exists()
 
     @property
-    def started(self) -> bool:
-        return (self.path / "spec.toml").exists()
+    def begun(self) -> bool:
+        """Whether there is something in it that could be lost: one round at least."""
+        return (self.path / "spec.toml").exists() and (self.finished or self.rounds_done > 0)
 
-    def start(self, spec: RunSpec) -> None:
+    @property
+    def rounds_done(self) -> int:
+        path = self.path / "rounds.jsonl"
+        return path.read_bytes().count(b"\n") if path.exists() else 0
+
+    def holds(self, spec: RunSpec) -> bool:
+        """Whether this run is in here, finished."""
+        return self.finished and self.begun and not differences(self._spec(), spec)
+
+    def retell(self, spec: RunSpec, told: Callback) -> dict[str, Any]:
+        """Tell of a finished run as if it had just ended; its summary."""
+        summary = self.summary()
+        told.start(spec, self.path, self.rounds(spec.rounds))
+        told.end(summary)
+        return summary
+
+    def start(self, spec: RunSpec, counts: tuple[Sequence[str], NDArray[np.int64]] | None) -> None:
         """Begin anew: nothing of an earlier run is left but what is not ours."""
-        for name in ("summary.json", "rounds.jsonl", "partition.json", "model.safetensors"):
+        self.clear()
+        write_safely(self.path / "spec.toml", spec.to_toml().encode())
+        if counts is not None:
+            about = ClassCounts(classes=counts[0], counts=counts[1].tolist())
+            write_safely(self.path / "partition.json", json.dumps(asdict(about)).encode())
+
+    def clear(self) -> None:
+        for name in _OURS:
             (self.path / name).unlink(missing_ok=True)
-        shutil.rmtree(self.path / "state", ignore_errors=True)
+        shutil.rmtree(self.state, ignore_errors=True)
+
+    def reopen(self, spec: RunSpec, resume: bool) -> None:
+        """Go on with what was begun, to as many rounds as the spec says; RunError if it is something else."""
+        begun, done = self._spec(), self.rounds_done
+        changed = differences(begun, spec)
+        rounds = changed.pop("rounds", None)
+        if changed:
+            told = ", ".join(f"{key} = {old!r} (now {new!r})" for key, (old, new) in changed.items())
+            raise RunError(f"{self.path} holds a run with {told}; choose another --out, or remove it")
+        if not self.finished and not resume:
+            raise RunError(f"{self.path} holds an unfinished run; add --resume to go on, or choose another --out")
+        remove_scratch(self.path)
+        if rounds is None:
+            return
+        if spec.rounds < done:
+            raise RunError(f"{self.path} has {done} rounds already, and now {spec.rounds}; choose another --out")
+        if spec.privacy.epsilon is not None:
+            raise RunError(
+                f"{self.path} holds a run whose noise was made for {begun.rounds} rounds; choose another --out"
+            )
+        if any("/run" in budget for budget in (spec.budget, *spec.client_budgets.values())):
+            raise RunError(
+                f"{self.path} holds a run of {begun.rounds} rounds over which its budget was shared out; "
+                "choose another --out for a run with more"
+            )
+        if self.finished and not self.checkpoint.exists():
+            raise RunError(
+                f"{self.path} holds a finished run of {done} rounds whose state was not kept (it is, up to "
+                f"{MOST_KEPT // 1_000_000} MB); choose another --out: the same first rounds come out again"
+            )
+        (self.path / "summary.json").unlink(missing_ok=True)
         write_safely(self.path / "spec.toml", spec.to_toml().encode())
 
-    def check_spec(self, spec: RunSpec) -> None:
-        """Refuse to go on with another experiment than the one that was begun."""
-        begun = check(RunSpec, read_toml(self.path / "spec.toml"), str(self.path / "spec.toml"))
-        new, old = spec.model_dump(), begun.model_dump()
-        changed = [f"{key} = {old[key]!r} (now {new[key]!r})" for key in new if new[key] != old[key]]
-        if changed:
-            raise RunError(f"{self.path} holds a run with {', '.join(changed)}; choose another --out, or remove it")
+    def ask(self, number: int) -> None:
+        """Note, before any client is asked, that a round is opened."""
+        asked = [*self._asked, str(number)]
+        write_safely(self.state / "asked", "".join(f"{each}\n" for each in asked).encode())
 
-    def write_partition(self, classes: tuple[str, ...], counts: NDArray[np.int64]) -> None:
-        write_safely(self.path / "partition.json", json.dumps({"classes": classes, "counts": counts.tolist()}).encode())
+    @property
+    def asked_again(self) -> int:
+        """How often a round was opened that had been opened before, as a crash makes necessary: clients may have
+        answered both times, each time with noise of its own."""
+        return len(self._asked) - len(set(self._asked))
+
+    @property
+    def _asked(self) -> list[str]:
+        path = self.state / "asked"
+        return path.read_text().split() if path.exists() else []
 
     def append(self, record: Round) -> None:
         """Add a round's line."""
+        path = self.path / "rounds.jsonl"
         try:
-            with (self.path / "rounds.jsonl").open("a") as file:
-                file.write(json.dumps(asdict(record)) + "\n")
+            with path.open("a") as file:
+                file.write(record.to_json() + "\n")
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
-            raise RunError(
-                f"could not write {self.path / 'rounds.jsonl'}: {error.strerror}; --resume goes on"
-            ) from error
+            raise RunError(f"could not write {path}: {error.strerror}; --resume goes on") from error
+
+    def complete(self, line: str, number: int) -> None:
+        """Add the line of round `number` where a crash came between the checkpoint that holds it and this file."""
+        path = self.path / "rounds.jsonl"
+        lines = path.read_text(errors="replace").splitlines() if path.exists() else []
+        if len(lines) < number or lines[number - 1] != line:
+            write_safely(path, "".join(f"{each}\n" for each in [*lines[: number - 1], line]).encode())
 
     def rounds(self, until: int) -> list[Round]:
         """The rounds up to a checkpoint; lines behind it, whole or torn, are cut off."""
         path = self.path / "rounds.jsonl"
         lines = path.read_text(errors="replace").splitlines()[:until] if path.exists() else []
         try:
-            rounds = [Round(**json.loads(line)) for line in lines]
-        except (ValueError, TypeError) as error:
-            raise RunError(
-                f"{path} is damaged before round {until} ({error}); remove {self.path} to start anew"
-            ) from error
+            rounds = [Round.from_json(line) for line in lines]
+        except ValueError as error:
+            damage = f"{path} is damaged before round {until} ({error})"
+            raise RunError(f"{damage}; remove {self.path} to start anew") from error
         if [record.round for record in rounds] != list(range(1, until + 1)):
             raise RunError(f"{path} does not have the rounds 1 to {until}; remove {self.path} to start anew")
-        write_safely(path, "".join(line + "\n" for line in lines).encode())
+        return rounds
+
+    def cut(self, until: int) -> list[Round]:
+        """`rounds`, and the lines behind them are gone."""
+        rounds, path = self.rounds(until), self.path / "rounds.jsonl"
+        lines = path.read_text(errors="replace").splitlines()[:until] if path.exists() else []
+        write_safely(path, "".join(f"{line}\n" for line in lines).encode())
         return rounds
 
     def finish(self, summary: dict[str, Any], model: Model, layout: Layout) -> None:
-        """Write the model and the summary, and clear the checkpoints away."""
-        write_safely(self.path / "model.safetensors", save_tensors(_named(model, layout)))
-        write_safely(self.path / "summary.json", json.dumps(summary, indent=2).encode())
-        shutil.rmtree(self.path / "state", ignore_errors=True)
+        """Write the model and the summary, and clear the checkpoints away unless they are small."""
+        write_safely(self.path / "model.safetensors", save_tensors(layout.unflatten(model.vector, model.buffers)))
+        write_safely(self.path / "summary.json", json.dumps(summary, indent=2, allow_nan=False).encode())
+        for client in self.client_states.glob("client-*"):
+            for path in sorted(client.iterdir(), key=_age)[1:]:
+                path.unlink()
+        if sum(path.stat().st_size for path in self.state.rglob("*")) > MOST_KEPT:
+            shutil.rmtree(self.state, ignore_errors=True)
 
     def summary(self) -> dict[str, Any]:
         try:
@@ -106,10 +181,10 @@ class RunFolder:
             raise RunError(f"{self.path / 'summary.json'} cannot be read: {error}") from error
         return summary
 
+    def _spec(self) -> RunSpec:
+        return check(RunSpec, read_toml(self.path / "spec.toml"), str(self.path / "spec.toml"))
 
-def _named(model: Model, layout: Layout) -> dict[str, NDArray[np.generic]]:
-    """The model's tensors by name, with their shapes."""
-    arrays = {"parameter": model.vector}
-    if model.exact is not None:
-        arrays |= {"buffer": model.exact.buffers, "counter": model.exact.counters}  # type: ignore[dict-item]
-    return {t.name: np.ascontiguousarray(arrays[t.role][t.span].reshape(t.shape)) for t in layout.tensors}
+
+def _age(path: Path) -> int:
+    """Sorts the files of a client, its newest state first."""
+    return -int(path.stem) if path.suffix == ".safetensors" and path.stem.isdecimal() else 1

@@ -1,49 +1,49 @@
 """A client as a state machine: broadcast bytes in, reply bytes out, and nothing lost in between.
 
-Its last reply stays in flight until a later broadcast tells whether the server counted it. What was not counted goes
-back into the residual. The state is safe in the store before the reply leaves.
+Its last reply stays in flight until a later broadcast acknowledges it. What was not counted goes back into the
+residual. The state is safe in the store before the reply leaves.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fedsparq.compress.pipeline import Method
-from fedsparq.errors import WireError
-from fedsparq.federate.messages import (
-    Broadcast,
-    FullWanted,
-    Receipt,
-    Reply,
-    describe,
-    method_digest,
-    method_of,
-    reply_digest,
-)
+from fedsparq.errors import OptionError, WireError
+from fedsparq.federate.acknowledge import Resolve, acknowledge
+from fedsparq.federate.messages import Broadcast, FullWanted, Reply
 from fedsparq.federate.model import Model
-from fedsparq.federate.portion import within
+from fedsparq.federate.norm_clip import clip_hard, clip_norm
 from fedsparq.federate.state import ClientState
-from fedsparq.federate.store import Store
-from fedsparq.layout import Exact, Layout
-from fedsparq.wire.frame import decode, encode
+from fedsparq.federate.store import Loaded, Store
+from fedsparq.layout import Arrays, Buffers, Layout, Vector
+from fedsparq.method import Method
+from fedsparq.wire import decode, encode
 
 
 @dataclass(frozen=True)
 class Trained:
-    """What local training gave: the change of the parameters, and the statistics and counters as they are now."""
+    """What local training gave: the change of the parameters, and the buffers as they are now."""
 
-    update: NDArray[np.float32]
+    update: Vector
     examples: int
-    exact: Exact | None = None
+    buffers: Buffers | None = None
+    reach: float = 0.0
+    """How far it would have moved a weight against a gradient of 1: lr x steps of plain SGD. 0: the task does not
+    say; methods that correct gradients by past updates need it."""
+    memory: Arrays = field(default_factory=dict)
+    """What a task that `remembers` is given again with this client's next training."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """What the client measured of a model of its own."""
 
 
-Train = Callable[[Model, Method, int], Trained]
-"""Trains on a model by a method's rules (its proximal term) in a round."""
+Train = Callable[..., Trained]
+"""Trains from a model in a round: called with (model, hook, round). The hook, if there is one, is called on the
+gradient of each step."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,7 @@ class Answer:
     """How many bytes left the client, whether or not they arrive."""
     train_seconds: float = 0.0
     compress_seconds: float = 0.0
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -66,25 +67,32 @@ class Client:
     layout: Layout
     train: Train
     store: Store
+    resolve: Resolve
+    """Makes the method that a broadcast names: `fedsparq.resolver()`, or ``lambda identity: my_method``."""
     seed: int = 0
+    remembers: bool = False
+    """Whether training has a memory of its own: it is called with memory=what it returned the last time."""
 
-    def answer(self, message: bytes) -> Answer:
-        """Train on a broadcast's model and reply. The same broadcast again gets the same reply again."""
+    def answer(self, message: bytes, salt: bytes = b"") -> Answer:
+        """Train on a broadcast's model and reply. The same broadcast again gets the same reply again.
+
+        `salt` is for a reply that will not leave this client as it is.
+        """
         try:
             broadcast = Broadcast.decode(message)
         except WireError as error:
             return Answer(None, (f"broadcast could not be read: {error}",))
-        return self.respond(broadcast)
-
-    def respond(self, broadcast: Broadcast) -> Answer:
-        """`answer` to a broadcast that was read already."""
         if broadcast.layout_digest != self.layout.digest:
             raise WireError(
                 f"the server's model has digest {broadcast.layout_digest:016x}, "
                 f"this client's {self.layout.digest:016x}: both sides must build the same model"
             )
+        method = self.resolve(broadcast.method)
         loaded = self.store.load(self.number, self.layout)
         remarks = [loaded.remark] if loaded.remark else []
+        if loaded.state and loaded.state.method == broadcast.method and not loaded.state.fits(method.init(self.layout)):
+            remarks.append(f"state does not fit its method {broadcast.method.name!r}: left aside")
+            loaded = Loaded(None)
         if loaded.state and loaded.state.round == broadcast.round and loaded.state.in_flight:
             again = loaded.state.in_flight
             return Answer(again, (*remarks, "broadcast came again: same reply sent again"), len(again))
@@ -94,25 +102,43 @@ class Client:
         if model is None:
             wanted = FullWanted(broadcast.round).encode()
             return Answer(wanted, (*remarks, "model not at hand: whole model asked for"), len(wanted))
-        state, remark = settle(loaded.state, broadcast, self.layout)
-        return self._work(broadcast, model, state, (*remarks, remark) if remark else tuple(remarks))
+        state, remark = acknowledge(loaded.state, broadcast, method, self.layout, self.resolve, model)
+        return self._work(broadcast, method, model, state, (*remarks, remark) if remark else tuple(remarks), salt)
 
-    def _work(self, broadcast: Broadcast, model: Model, state: ClientState, remarks: tuple[str, ...]) -> Answer:
-        start = time.perf_counter()
-        trained = self.train(model, broadcast.method, broadcast.round)
+    def _work(
+        self,
+        broadcast: Broadcast,
+        method: Method,
+        model: Model,
+        state: ClientState,
+        remarks: tuple[str, ...],
+        salt: bytes,
+    ) -> Answer:
+        begun = time.perf_counter()
+        compression = method.begin(state.compression, broadcast.round)
+        start = replace(model, vector=method.start(model.vector, compression))
+        more: dict[str, Any] = {"memory": state.memory} if self.remembers else {}
+        trained = self.train(start, method.gradient_hook(compression), broadcast.round, **more)
+        if method.in_step and not trained.reach > 0:
+            raise OptionError(
+                f"{method.label!r} must know how far a client trains: the task's Trained(...) needs reach=lr * steps"
+            )
         trained_at = time.perf_counter()
+        update, compression = method.end(trained.update, compression)
         rng = np.random.default_rng([self.seed, broadcast.round, self.number, 1])
-        payload, compression = broadcast.method.compress(trained.update, state.compression, rng)
-        payload, compression, shortened = within(broadcast.norm_limit, payload, compression, broadcast.method)
-        if shortened:
+        payload, compression = method.compress(update, compression.with_plan(broadcast.plan), rng)
+        if "clip" in broadcast.plan:
+            payload, compression = clip_hard(float(broadcast.plan["clip"][0]), payload, compression, method)
+        payload, compression, clipped = clip_norm(broadcast.norm_limit, payload, compression, method)
+        if clipped:
             remarks = (*remarks, f"update above the norm limit {broadcast.norm_limit:.3g}: a part of it sent")
-        blob = encode(replace(payload, exact=trained.exact))
-        reply = Reply(broadcast.round, method_digest(broadcast.method), trained.examples, blob).encode()
-        held = model if broadcast.hold else None
-        self.store.save(
-            self.number, replace(state, compression=compression, round=broadcast.round, in_flight=reply, model=held)
-        )
-        return Answer(reply, remarks, len(reply), trained_at - start, time.perf_counter() - trained_at)
+        blob = encode(replace(payload, buffers=trained.buffers))
+        reply = Reply(broadcast.round, broadcast.method.digest, trained.examples, blob, salt).encode()
+        held = model if broadcast.hold or method.learns_change else None
+        after = replace(state, compression=compression, round=broadcast.round, in_flight=reply, model=held)
+        self.store.save(self.number, replace(after, reach=trained.reach, memory=trained.memory))
+        seconds = trained_at - begun, time.perf_counter() - trained_at
+        return Answer(reply, remarks, len(reply), *seconds, trained.metrics)
 
     def _model(self, broadcast: Broadcast, state: ClientState | None) -> Model | None:
         """The round's model: sent whole, or made from what is held and the changes since; None if that cannot be."""
@@ -124,54 +150,3 @@ class Client:
         for blob in broadcast.blobs[state.round - broadcast.base :]:
             model = model.plus(decode(blob, self.layout))
         return model
-
-
-def settle(state: ClientState | None, broadcast: Broadcast, layout: Layout) -> tuple[ClientState, str]:
-    """The state to go on from, now that the server has told which reply it counted last; and what there is to say."""
-    told = broadcast.acknowledged
-    fresh = ClientState(broadcast.method.init(layout), describe(broadcast.method).decode())
-    if told is not None:
-        fresh = replace(fresh, acknowledged=told)
-    if state is None:
-        counted = told is not None and told.round
-        return fresh, f"no state, though a reply to round {counted} was counted: residual lost" if counted else ""
-    before = state.acknowledged
-    if told is None:
-        settled, remark = replace(state, in_flight=b""), ""
-    elif told == Receipt(state.round, reply_digest(state.in_flight)):
-        settled, remark = replace(state, in_flight=b"", acknowledged=told), ""
-    elif told == before or told.round < before.round:
-        settled, remark = _put_back(state, layout)
-        if told != before:
-            gone_back = f"the server went back from counted round {before.round} to {told.round}"
-            settled, remark = replace(settled, acknowledged=told), "; ".join(filter(None, (gone_back, remark)))
-    else:
-        # The server counted a reply that was not made from this state. Part of this residual went out with it: to send
-        # it again would count it twice.
-        unknown = f"state of round {state.round} is an older copy: it knows nothing of the reply to round {told.round}"
-        return fresh, f"{unknown} that was counted; residual dropped"
-    return (settled, remark) if settled.method == fresh.method else _moved(settled, fresh, broadcast.method, remark)
-
-
-def _put_back(state: ClientState, layout: Layout) -> tuple[ClientState, str]:
-    """The state after a reply that was not counted: with full error feedback, as if it had never been sent."""
-    if not state.in_flight:
-        return state, ""
-    settled, remark = replace(state, in_flight=b""), f"reply to round {state.round} was not counted"
-    if state.compression.residual is None or method_of(state.method.encode()).feedback != "full":
-        return settled, remark
-    residual = state.compression.residual.copy()
-    decode(Reply.decode(state.in_flight).blob, layout).add_to(residual, 1.0)
-    compression = replace(state.compression, residual=residual)
-    return replace(settled, compression=compression), f"{remark}: put back into the residual"
-
-
-def _moved(state: ClientState, fresh: ClientState, method: Method, remark: str) -> tuple[ClientState, str]:
-    """The state under another method: what was not sent yet is kept if that method can send it."""
-    residual, text = state.compression.residual, f"method changed from {state.method} to {fresh.method}"
-    if residual is not None and method.feedback == "full":
-        fresh = replace(fresh, compression=replace(fresh.compression, residual=residual))
-        text += ": residual kept"
-    elif residual is not None:
-        text += ": residual dropped"
-    return fresh, "; ".join(filter(None, (remark, text)))

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from fedsparq.compress.pipeline import Method
-from fedsparq.compress.state import State
 from fedsparq.federate.model import Model
 from fedsparq.layout import Layout
-from fedsparq.wire.frame import encode
+from fedsparq.method import Method
+from fedsparq.protocols import State
+from fedsparq.wire import encode
 
 HISTORY = 64
 """For so many rounds at most changes are kept, for clients that missed some; fewer if the model itself is shorter."""
@@ -80,10 +80,10 @@ class Downlink:
     def _change(self, method: Method, public: Model, number: int, model: Model) -> None:
         state = self.state or method.init(self.layout)
         if state.residual is not None:
-            state = replace(state, residual=np.zeros(self.layout.size, np.float32))
+            state = replace(state, feedback=state.feedback | {"residual": np.zeros(self.layout.size, np.float32)})
         rng = np.random.default_rng([self.seed, number, 2])
         payload, self.state = method.compress(model.vector - public.vector, state, rng)
-        payload = replace(payload, exact=model.exact)
+        payload = replace(payload, buffers=model.buffers)
         self.public = public.plus(payload)
         self.changes[number] = encode(payload)
         while len(self.changes) > HISTORY or sum(map(len, self.changes.values())) > 4 * self.layout.size:

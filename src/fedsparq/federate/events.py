@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from fedsparq.federate.rules import Event
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened to a client's part in a round; client -1: to all of them."""
+
+    client: int
+    round: int
+    reason: str
+
 
 MAX_EVENTS = 1000
 """So many events of a round are listed; the rest is counted."""

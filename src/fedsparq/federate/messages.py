@@ -7,40 +7,56 @@ update; or it asks for the whole model, where the client cannot build it from ch
 
 from __future__ import annotations
 
-import json
+import hashlib
 import math
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import xxhash
+from numpy.typing import NDArray
 
-from fedsparq.compress.method import method
-from fedsparq.compress.pipeline import Method
-from fedsparq.errors import FedSparQError, WireError
-from fedsparq.wire.streams import Reader, Writer
+from fedsparq.archive import ArchiveError, pack, unpack
+from fedsparq.errors import OptionError, WireError
+from fedsparq.method import Identity
+from fedsparq.payload import Reader, Writer
 
 _BROADCAST = b"FSQB"
 _REPLY = b"FSQR"
+_SALTED = b"FSQM"
 _FULL_WANTED = b"FSQW"
 _CHECKSUM = 4
+_SALT = 16
 REPLY_OVERHEAD = 20 + _CHECKSUM
 """The bytes of a reply around its update."""
 _MAX_METHOD = 4096
-_HEAD = "<IIQIQfB"
-_HOLD, _SILENT = 1, 2
+_HEADER = "<BIIQdIQfB"
+_VERSION = 2
+_WITH_SETS = 3
+"""The version of a broadcast that names more replies than the last one, for clients with several rounds in flight."""
+_COUNTED = "<IQd"
+_HOLD, _SILENT, _PLANNED = 1, 2, 4
 
 
 @dataclass(frozen=True)
-class Receipt:
-    """Which reply of a client the server counted last. The digest tells apart two replies to one round, which a client
-    makes that was put back to an older state in between."""
+class Acknowledgement:
+    """Which reply of a client the server counted last, and which share of it. The digest tells apart two replies to one
+    round, which a client makes that was put back to an older state in between."""
 
     round: int = 0
     """0: none was counted yet."""
     digest: int = 0
+    share: float = 1.0
+    """From 0 (exclusive) to 1. The rest is the client's to send again."""
+
+    @property
+    def reply(self) -> tuple[int, int]:
+        """Which reply it is, whatever its share."""
+        return self.round, self.digest
 
 
-NOTHING_COUNTED = Receipt()
+NOTHING_COUNTED = Acknowledgement()
 
 
 @dataclass(frozen=True)
@@ -48,10 +64,10 @@ class Broadcast:
     """Server to client: train on this model and answer."""
 
     round: int
-    acknowledged: Receipt | None
+    acknowledged: Acknowledgement | None
     """None: this server does not tell, and its clients take every reply for counted (plain error feedback)."""
     layout_digest: int
-    method: Method
+    method: Identity
     base: int
     """0: `blobs` is the whole model of this round. Else `blobs` are the changes of rounds base + 1 to this one."""
     hold: bool
@@ -59,38 +75,69 @@ class Broadcast:
     blobs: tuple[bytes, ...] = field(repr=False)
     norm_limit: float = math.inf
     """The largest norm an update could have in the last round: a longer one is better sent in parts."""
+    also_counted: tuple[Acknowledgement, ...] = ()
+    """Replies that counted beside the acknowledged one, where a client may have had several in flight."""
+    pending: tuple[int, ...] = ()
+    """Rounds whose replies may still count. A reply that is named nowhere did not count, and never will."""
+    plan: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    """What the method's aggregator says of this round to all its clients."""
 
     def encode(self) -> bytes:
         writer = Writer()
         writer.raw(_BROADCAST)
-        told = self.acknowledged or NOTHING_COUNTED
-        flags = _HOLD * self.hold | _SILENT * (self.acknowledged is None)
-        numbers = self.round, told.round, told.digest, self.base, self.layout_digest, self.norm_limit, flags
-        writer.raw(struct.pack(_HEAD, *numbers))
-        text = describe(self.method)
-        writer.varint(len(text))
-        writer.raw(text)
-        for blob in self.blobs:
-            writer.varint(len(blob))
-            writer.raw(blob)
-        return _sealed(writer.bytes())
+        last = self.acknowledged or NOTHING_COUNTED
+        flags = _HOLD * self.hold | _SILENT * (self.acknowledged is None) | _PLANNED * bool(self.plan)
+        counted = last.round, last.digest, last.share
+        sets = bool(self.also_counted or self.pending)
+        version = _WITH_SETS if sets else _VERSION
+        numbers = version, self.round, *counted, self.base, self.layout_digest, self.norm_limit, flags
+        writer.raw(struct.pack(_HEADER, *numbers))
+        method = self.method.encode()
+        if len(method) > _MAX_METHOD:
+            raise OptionError(
+                f"the options of {self.method.name!r} take {len(method):,} bytes, more than {_MAX_METHOD}"
+            )
+        writer.varint(len(method))
+        writer.raw(method)
+        if sets:
+            writer.varint(len(self.also_counted))
+            for other in self.also_counted:
+                writer.raw(struct.pack(_COUNTED, other.round, other.digest, other.share))
+            writer.varint(len(self.pending))
+            writer.raw(struct.pack(f"<{len(self.pending)}I", *self.pending))
+        if self.plan:
+            plan = pack({}, self.plan)
+            writer.varint(len(plan))
+            writer.raw(plan)
+        for part in self.blobs:
+            writer.varint(len(part))
+            writer.raw(part)
+        return _with_checksum(writer.bytes())
 
     @classmethod
     def decode(cls, message: bytes) -> Broadcast:
         reader = _opened(message, _BROADCAST, "broadcast")
-        head = struct.unpack(_HEAD, reader.raw(struct.calcsize(_HEAD)))
-        number, counted, counted_digest, base, layout_digest, norm_limit, flags = head
-        text = bytes(reader.raw(reader.varint(_MAX_METHOD)))
+        header = struct.unpack(_HEADER, reader.raw(struct.calcsize(_HEADER)))
+        version, number, counted, counted_digest, share, base, layout_digest, norm_limit, flags = header
+        known = version in (_VERSION, _WITH_SETS)
+        if not known or flags & ~(_HOLD | _SILENT | _PLANNED) or not norm_limit >= 0 or not 0 < share <= 1:
+            raise WireError(
+                f"the broadcast is of version {version}, this client reads versions {_VERSION} and {_WITH_SETS}"
+                if not known
+                else f"flags {flags:#04x}, norm limit {norm_limit} or share {share} are not possible"
+            )
+        method = Identity.decode(bytes(reader.raw(reader.varint(_MAX_METHOD))))
+        also_counted, pending = _sets(reader) if version == _WITH_SETS else ((), ())
+        plan = _plan(bytes(reader.raw(reader.varint(reader.left)))) if flags & _PLANNED else {}
         blobs = []
         while reader.left:
             blobs.append(bytes(reader.raw(reader.varint(reader.left))))
-        if flags & ~(_HOLD | _SILENT) or not norm_limit >= 0:
-            raise WireError(f"flags {flags:#04x} or norm limit {norm_limit} are not known: a later version?")
         if counted >= number or base >= number or len(blobs) != (number - base if base else 1):
             raise WireError(f"a broadcast of round {number} cannot have base {base} and {len(blobs)} parts")
-        told = None if flags & _SILENT else Receipt(counted, counted_digest)
+        last = None if flags & _SILENT else Acknowledgement(counted, counted_digest, share)
         hold = bool(flags & _HOLD)
-        return cls(number, told, layout_digest, method_of(text), base, hold, tuple(blobs), norm_limit)
+        parts = tuple(blobs)
+        return cls(number, last, layout_digest, method, base, hold, parts, norm_limit, also_counted, pending, plan)
 
 
 @dataclass(frozen=True)
@@ -101,18 +148,23 @@ class Reply:
     method_digest: int
     examples: int
     blob: bytes = field(repr=False)
+    salt: bytes = b""
+    """16 random bytes of a reply that never leaves its client, so that its digest says nothing of it."""
 
     def encode(self) -> bytes:
-        return _sealed(_REPLY + struct.pack("<IQI", self.round, self.method_digest, self.examples)) + self.blob
+        magic = _SALTED if self.salt else _REPLY
+        header = _with_checksum(magic + struct.pack("<IQI", self.round, self.method_digest, self.examples))
+        return header + self.salt + self.blob
 
     @classmethod
     def decode(cls, message: bytes) -> Reply:
-        head = REPLY_OVERHEAD
-        reader = _opened(message[:head], _REPLY, "reply")
-        if reader.left != 16:
+        salted = message[:4] == _SALTED
+        reader = _opened(message[:REPLY_OVERHEAD], _SALTED if salted else _REPLY, "reply")
+        begin = REPLY_OVERHEAD + _SALT * salted
+        if reader.left != 16 or len(message) < begin:
             raise WireError(f"{len(message)} bytes are too few for a reply")
         number, digest, examples = struct.unpack("<IQI", reader.raw(16))
-        return cls(number, digest, examples, message[head:])
+        return cls(number, digest, examples, message[begin:], message[REPLY_OVERHEAD:begin])
 
 
 @dataclass(frozen=True)
@@ -122,7 +174,7 @@ class FullWanted:
     round: int
 
     def encode(self) -> bytes:
-        return _sealed(_FULL_WANTED + struct.pack("<I", self.round))
+        return _with_checksum(_FULL_WANTED + struct.pack("<I", self.round))
 
     @classmethod
     def decode(cls, message: bytes) -> FullWanted:
@@ -136,33 +188,32 @@ def decode_answer(message: bytes) -> Reply | FullWanted:
     return FullWanted.decode(message) if message[:4] == _FULL_WANTED else Reply.decode(message)
 
 
-def describe(chosen: Method) -> bytes:
-    """A method's name and unusual options, as the text that travels."""
-    return json.dumps([chosen.name, dict(sorted(chosen.options.items()))], separators=(",", ":")).encode()
-
-
-def method_digest(chosen: Method) -> int:
-    """64 bits that tell methods apart, options included."""
-    return xxhash.xxh3_64_intdigest(describe(chosen))
-
-
 def reply_digest(message: bytes) -> int:
-    """64 bits that tell replies apart."""
+    """64 bits that tell replies apart; of a salted one, they say nothing of what it holds."""
+    if message[:4] == _SALTED:
+        return int.from_bytes(hashlib.sha256(message).digest()[:8], "little")
     return xxhash.xxh3_64_intdigest(message)
 
 
-def method_of(text: bytes) -> Method:
-    """Undo `describe`."""
+def _sets(reader: Reader) -> tuple[tuple[Acknowledgement, ...], tuple[int, ...]]:
+    """The replies that counted beside the last one, and the rounds that are still open."""
+    size = struct.calcsize(_COUNTED)
+    data = reader.raw(size * reader.varint(reader.left // size))
+    also_counted = tuple(Acknowledgement(*each) for each in struct.iter_unpack(_COUNTED, data))
+    if any(not 0 < other.share <= 1 for other in also_counted):
+        raise WireError("the share of a reply that counted must be above 0 and at most 1")
+    count = reader.varint(reader.left // 4)
+    return also_counted, struct.unpack(f"<{count}I", reader.raw(4 * count))
+
+
+def _plan(data: bytes) -> Mapping[str, NDArray[Any]]:
     try:
-        name, options = json.loads(text)
-        return method(name, **options)
-    except FedSparQError as error:
-        raise WireError(f"the server asks for a method this client does not have: {error}") from None
-    except (ValueError, TypeError, RecursionError):
-        raise WireError("the method in a broadcast cannot be read") from None
+        return unpack(data)[1]
+    except ArchiveError as error:
+        raise WireError(f"the plan in a broadcast cannot be read: {error}") from None
 
 
-def _sealed(body: bytes) -> bytes:
+def _with_checksum(body: bytes) -> bytes:
     return body + xxhash.xxh32_intdigest(body).to_bytes(_CHECKSUM, "little")
 
 

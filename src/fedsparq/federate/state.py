@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsparq.compress.state import State
-from fedsparq.errors import FedSparQError
-from fedsparq.federate.archive import ArchiveError, pack, unpack
-from fedsparq.federate.messages import NOTHING_COUNTED, Receipt
+from fedsparq.archive import ArchiveError, pack_parts, unpack
+from fedsparq.errors import FedSparQError, WireError
+from fedsparq.federate.messages import NOTHING_COUNTED, Acknowledgement, Reply
 from fedsparq.federate.model import Model
-from fedsparq.layout import Exact, Layout
+from fedsparq.layout import Arrays, Buffers, Layout
+from fedsparq.method import Identity
+from fedsparq.protocols import State
 
-VERSION = 1
+VERSION = 3
+
+_COUNTS = {"round": 2**32, "rounds": 2**32, "bytes": 2**53}
+"""Arrays of whole numbers by the last word of their name, and what each is less than."""
 
 
 class StateError(FedSparQError):
@@ -26,50 +31,152 @@ class ClientState:
     """A client between two rounds."""
 
     compression: State
-    method: str
-    """Name and options of the method that the compression state belongs to."""
+    method: Identity
+    """The method that the compression state belongs to."""
     round: int = 0
     """The last round it answered."""
     in_flight: bytes = b""
-    """The reply to that round, until the server tells whether it counted."""
+    """The reply to that round, until the server acknowledges it."""
     model: Model | None = None
     """The model of that round, where the server sends changes."""
-    acknowledged: Receipt = NOTHING_COUNTED
+    acknowledged: Acknowledgement = NOTHING_COUNTED
     """The last reply that the server said it had counted."""
+    waiting: tuple[bytes, ...] = ()
+    """Replies to earlier rounds that may still count, where several rounds can be in flight."""
+    attachment: bytes = field(default=b"", repr=False)
+    """What a transport sent beside the reply in flight, to be sent again with it."""
+    reach: float = 0.0
+    """How far the training of that round would have moved a weight against a gradient of 1; 0 if that is not known."""
+    memory: Arrays = field(default_factory=dict)
+    """What the task remembers of this client."""
+
+    @property
+    def undecided(self) -> tuple[bytes, ...]:
+        """Every reply of which the server has not yet said whether it counted, oldest first."""
+        return (*self.waiting, self.in_flight) if self.in_flight else self.waiting
 
     def encode(self) -> bytes:
-        tensors: dict[str, NDArray[np.generic]] = {"in_flight": np.frombuffer(self.in_flight, np.uint8)}
-        if self.compression.residual is not None:
-            tensors["residual"] = self.compression.residual
-        tensors |= {f"memory.{name}": array for name, array in self.compression.memory.items()}
+        return b"".join(self.encode_parts())
+
+    def encode_parts(self) -> list[bytes | memoryview]:
+        """`encode`, one part after another: large arrays are not copied."""
+        tensors: Arrays = {"in_flight": np.frombuffer(self.in_flight, np.uint8)}
+        tensors |= {f"waiting.{number}": np.frombuffer(reply, np.uint8) for number, reply in enumerate(self.waiting)}
+        if self.attachment:
+            tensors["attachment"] = np.frombuffer(self.attachment, np.uint8)
+        tensors |= self.compression.arrays() | {f"memory.{name}": array for name, array in self.memory.items()}
         if self.model is not None:
-            tensors["model"] = self.model.vector
-            if self.model.exact is not None:
-                tensors |= {"buffers": self.model.exact.buffers, "counters": self.model.exact.counters}
+            tensors |= model_arrays("model", self.model)
+        last = self.acknowledged
         about = {
             "version": VERSION,
             "layout": f"{self.compression.layout.digest:016x}",
-            "method": self.method,
+            "method": self.method.encode().decode(),
+            "rules": len(self.compression.rules),
             "round": self.round,
-            "rounds": self.compression.rounds,
-            "acknowledged": [self.acknowledged.round, self.acknowledged.digest],
+            "acknowledged": [last.round, last.digest, last.share],
+            "waiting": len(self.waiting),
+            "reach": self.reach,
         }
-        return pack(about, tensors)
+        return pack_parts(about, tensors)
 
     @classmethod
-    def decode(cls, data: bytes, layout: Layout) -> ClientState:
+    def decode(cls, data: bytes | memoryview, layout: Layout, writable: bool = True) -> ClientState:
         try:
-            about, tensors = unpack(data)
+            about, tensors = unpack(data, writable)
             version, digest = about["version"], about["layout"]
-        except (ArchiveError, KeyError) as error:
+        except (ArchiveError, KeyError, TypeError) as error:
             raise StateError(str(error)) from None
         if version != VERSION:
             raise StateError(f"it is of version {version}; this program reads version {VERSION}")
         if digest != f"{layout.digest:016x}":
             raise StateError(f"it is for a model with digest {digest}, not {layout.digest:016x}")
-        exact = Exact(tensors["buffers"], tensors["counters"]) if "buffers" in tensors else None
-        model = Model(tensors["model"], exact) if "model" in tensors else None
-        memory = {name.removeprefix("memory."): tensors[name] for name in tensors if name.startswith("memory.")}
-        compression = State(layout, about["rounds"], tensors.get("residual"), memory)
-        in_flight, acknowledged = tensors["in_flight"].tobytes(), Receipt(*about["acknowledged"])
-        return cls(compression, about["method"], about["round"], in_flight, model, acknowledged)
+        try:
+            return cls._of(about, tensors, layout)
+        except (FedSparQError, KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            raise StateError(f"it is not what a client writes: {error}") from None
+
+    @classmethod
+    def _of(cls, about: dict[str, Any], tensors: Arrays, layout: Layout) -> ClientState:
+        waiting, rules = counted_number(about["waiting"]), counted_number(about["rules"])
+        return cls(
+            State.of_arrays(layout, tensors, min(rules, len(tensors) + 1)),
+            Identity.decode(about["method"].encode()),
+            counted_number(about["round"]),
+            tensors["in_flight"].tobytes(),
+            model_of("model", tensors, layout),
+            acknowledgement_of(about["acknowledged"]),
+            tuple(tensors[f"waiting.{number}"].tobytes() for number in range(waiting)),
+            tensors["attachment"].tobytes() if "attachment" in tensors else b"",
+            about.get("reach", 0.0),
+            {name.removeprefix("memory."): array for name, array in tensors.items() if name.startswith("memory.")},
+        )
+
+    def fits(self, fresh: State) -> bool:
+        """Whether its arrays are of the kinds that its method begins with, and its replies can be read."""
+        own, expected = self.compression.arrays(), fresh.arrays()
+        try:
+            for reply in self.undecided:
+                Reply.decode(reply)
+        except WireError:
+            return False
+        return len(self.compression.rules) == len(fresh.rules) and all(
+            name in own and alike(name, own[name], array) for name, array in expected.items()
+        )
+
+
+def model_arrays(name: str, model: Model) -> Arrays:
+    """A model as arrays of a file, under a name."""
+    arrays: Arrays = {name: model.vector}
+    if model.buffers is not None:
+        arrays |= {f"{name}.statistics": model.buffers.statistics, f"{name}.counters": model.buffers.counters}
+    return arrays
+
+
+def model_of(name: str, arrays: Arrays, layout: Layout) -> Model | None:
+    """Undo `model_arrays`; None where there is none of this name. ValueError if it is not one of this layout."""
+    if name not in arrays:
+        return None
+    expected: dict[str, tuple[int, type]] = {name: (layout.size, np.float32)}
+    if f"{name}.statistics" in arrays:
+        expected[f"{name}.statistics"] = layout.buffer_size, np.float32
+        expected[f"{name}.counters"] = layout.counter_size, np.int64
+    for key, (size, dtype) in expected.items():
+        if arrays[key].shape != (size,) or arrays[key].dtype != dtype:
+            raise ValueError(f"{key!r} is {arrays[key].dtype}{list(arrays[key].shape)}")
+    if not np.isfinite(arrays[name]).all():
+        raise ValueError(f"{name!r} is not finite")
+    if len(expected) == 1:
+        return Model(arrays[name])
+    return Model(arrays[name], Buffers(arrays[f"{name}.statistics"], arrays[f"{name}.counters"]))
+
+
+def alike(name: str, array: NDArray[Any], expected: NDArray[Any], grows: bool = False) -> bool:
+    """Whether an array of a file is of the kind that is expected, and its numbers are possible: finite, and where it
+    is called `round`, `rounds` or `bytes`, a count.
+
+    One that `grows` with the rounds may have more rows.
+    """
+    shape = (*array.shape[:1], *expected.shape[1:]) if grows else expected.shape
+    if (array.shape, array.dtype) != (shape, expected.dtype):
+        return False
+    if (last := name.rpartition(".")[2]) in _COUNTS:
+        return bool(((array >= 0) & (array < _COUNTS[last])).all())
+    return array.dtype.kind != "f" or bool(np.isfinite(array).all())
+
+
+def counted_number(value: Any) -> int:
+    """A whole number from 0 on that fits 32 bits; ValueError for all else."""
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**32:
+        raise ValueError(f"{value!r} is not a count")
+    return value
+
+
+def acknowledgement_of(entry: Any) -> Acknowledgement:
+    """From a list as files have it; ValueError for what is none."""
+    number, digest, share = entry
+    if not isinstance(digest, int) or not 0 <= digest < 2**64 or not isinstance(share, int | float):
+        raise ValueError(f"{entry!r} is no acknowledgement")
+    if not 0 < share <= 1:
+        raise ValueError(f"a share of {share} is not possible")
+    return Acknowledgement(counted_number(number), digest, float(share))

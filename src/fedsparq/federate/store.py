@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import Protocol
 
+from fedsparq.archive import SCRATCH, read_writable, write_safely
 from fedsparq.errors import RunError
 from fedsparq.federate.state import ClientState, StateError
 from fedsparq.layout import Layout
@@ -53,13 +53,15 @@ class DiskStore:
 
     folder: Path
     saved: int | None = None
+    mode: int | None = None
+    """Who may read the files; as the umask says where it is None."""
 
     def load(self, client: int, layout: Layout) -> Loaded:
         """The newest state that can be read; any newer one is set aside under another name, and named."""
         remarks: list[str] = []
         for _, path in self._versions(client):
             try:
-                return Loaded(ClientState.decode(path.read_bytes(), layout), "; ".join(remarks))
+                return Loaded(ClientState.decode(read_writable(path), layout), "; ".join(remarks))
             except StateError as error:
                 aside = _set_aside(path)
                 remarks.append(f"state file {path.name} could not be read ({error}); set aside as {aside.name}")
@@ -71,11 +73,11 @@ class DiskStore:
 
     def save(self, client: int, state: ClientState) -> None:
         folder = self.folder / f"client-{client}"
-        write_safely(folder / f"{state.round}.safetensors", state.encode())
+        write_safely(folder / f"{state.round}.safetensors", state.encode_parts(), self.mode)
         older = [(number, old) for number, old in self._versions(client) if number != state.round]
         needed = max((number for number, _ in older if self.saved is not None and number <= self.saved), default=None)
         unneeded = [old for number, old in older if number != needed]
-        for path in (*unneeded, *folder.glob(f".*{_SCRATCH}")):
+        for path in (*unneeded, *folder.glob(f".*{SCRATCH}")):
             path.unlink(missing_ok=True)
 
     def go_back(self, number: int) -> None:
@@ -88,42 +90,6 @@ class DiskStore:
         """This client's files, newest round first."""
         found = (self.folder / f"client-{client}").glob("*.safetensors")
         return sorted(((int(path.stem), path) for path in found if path.stem.isdecimal()), reverse=True)
-
-
-_SCRATCH = ".tmp"
-
-
-def write_safely(path: Path, data: bytes) -> None:
-    """Write a file so that at any moment either the old or the new one is there, whole."""
-    scratch = path.with_name(f".{path.name}.{os.getpid()}{_SCRATCH}")
-    try:
-        _make_folder(path.parent)
-        with scratch.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(scratch, path)
-        _sync_folder(path.parent)
-    except OSError as error:
-        with suppress(OSError):
-            scratch.unlink(missing_ok=True)
-        raise RunError(f"could not write {path}: {error.strerror or error}; nothing that was there is lost") from error
-
-
-def _make_folder(folder: Path) -> None:
-    """Make a folder and those above it, so that they are still there after a power failure."""
-    missing = [path for path in (folder, *folder.parents) if not path.exists()]
-    for path in reversed(missing):
-        path.mkdir(exist_ok=True)
-        _sync_folder(path.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _set_aside(path: Path) -> Path:

@@ -1,61 +1,97 @@
-"""The server's side: any strategy of Flower's behind compressed messages, and one of our own."""
+"""The server's side: any strategy of Flower's behind compressed messages."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from logging import INFO
-from typing import Any, Generic
+from pathlib import Path
+from typing import Any
 
-import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import (
-    DifferentialPrivacyClientSideAdaptiveClipping,
-    DifferentialPrivacyClientSideFixedClipping,
-    DifferentialPrivacyServerSideAdaptiveClipping,
-    DifferentialPrivacyServerSideFixedClipping,
-    FedAvg,
-    Result,
-    Strategy,
-)
+from flwr.serverapp.strategy import Result, Strategy
 from flwr.supercore import log
 
-from fedsparq.compress.method import broadcast_method, check_broadcast
-from fedsparq.compress.method import method as method_named
-from fedsparq.compress.payload import Payload
-from fedsparq.compress.pipeline import Method
 from fedsparq.errors import OptionError
-from fedsparq.federate.rules import Rules
-from fedsparq.federate.server import Server
-from fedsparq.flower.books import Books, S, Traffic
-from fedsparq.flower.header import KEY
-from fedsparq.flower.mod import only_arrays
-from fedsparq.flower.records import cast, tensor_values, to_arrays
-from fedsparq.flower.relay import Relay
-from fedsparq.flower.streaming import StreamingGrid
-from fedsparq.layout import Layout
+from fedsparq.flower.advice import calls_aggregate, check_message_api, say_who_decides, warn_of_robust
+from fedsparq.flower.arrivals import Arrived, arrays_of
+from fedsparq.flower.channel import Sent
+from fedsparq.flower.checkpoint import Checkpoint
+from fedsparq.flower.grid import LinkedGrid, attach
+from fedsparq.flower.integers import Integers
+from fedsparq.flower.link import Link
+from fedsparq.flower.mod import portable
+from fedsparq.flower.receiving import receive
+from fedsparq.flower.records import cast, only_arrays
+from fedsparq.flower.reports import RoundReport
+from fedsparq.flower.rules import check_runs
+from fedsparq.flower.running import Evaluate, check_ended, hooked, result_of, shifted, way_down
+from fedsparq.flower.stream import Base
+from fedsparq.method import Method
 
-_CLIPPING = (
-    DifferentialPrivacyClientSideAdaptiveClipping,
-    DifferentialPrivacyClientSideFixedClipping,
-    DifferentialPrivacyServerSideAdaptiveClipping,
-    DifferentialPrivacyServerSideFixedClipping,
-)
+_MOST_DELIVERED = 10_000
+"""So many replies are remembered that a strategy was given and has not aggregated."""
 
 
-class _Compressing(Strategy, Generic[S]):
-    """Sampling and evaluation by an inner strategy, messages by our books."""
+class Compressed(Strategy):
+    """Any strategy of Flower's, its messages small: ``strategy = Compressed(FedAvg(...))``.
 
-    _timeout: float | None = None
+    The inner strategy runs its own `start`, makes its own messages and sees what it would see without compression: the
+    arrays that it sent to a node plus that node's update, in their own types. Its attributes are this one's. A reply
+    counts, and its client may forget it, when the inner strategy was given it and returned a model.
 
-    def __init__(self, inner: Strategy, books: Books[S]) -> None:
-        self.inner = inner
-        self._books = books
+    With `downlink`, a method too, nodes are sent only what changed since the model they hold. With `checkpoint`, a
+    folder, and `federation`, a name, a new run goes on where the last one ended or was killed. Methods are given by
+    name, as ``package.module:function``, or as what `fedsparq.method` returned. The inner strategy averages and steps:
+    those parts of a method are not used. `deadline` is how many seconds a round waits at most; by default five times
+    the slowest reply so far, and a minute at least.
+    """
+
+    inner: Strategy
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        method: str | Method = "fedsparq",
+        *,
+        downlink: str | Method | None = None,
+        checkpoint: str | Path | None = None,
+        federation: str = "",
+        deadline: float | None = None,
+        runs: Sequence[str] = (),
+        **options: Any,
+    ) -> None:
+        check_message_api(strategy)
+        chosen = portable(method, options)
+        check_runs(chosen, runs, "Compressed(...) and compress(...)")
+        if chosen.whole_only:
+            raise OptionError(
+                f"{chosen.label!r} has a server of its own: use FedSparQ({chosen.name!r}), not Compressed"
+            )
+        self.__dict__["inner"] = strategy
+        self._link = Link(chosen, way_down(downlink), federation)
+        self._checkpoint = Checkpoint(checkpoint, strategy, self._link) if checkpoint is not None else None
+        self._deadline, self._offset = deadline, 0
+        self._integers, self._arrays = Integers(strategy), ArrayRecord()
+        self._delivered: dict[str, Sent] = {}
+        self._configure, self._aggregate = strategy.configure_train, strategy.aggregate_train
+        self._delivery_counts = not calls_aggregate(strategy)
+        warn_of_robust(strategy, chosen)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or "inner" not in self.__dict__:
+            raise AttributeError(name)
+        return getattr(self.__dict__["inner"], name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        theirs = not name.startswith("_") and name not in self.__dict__ and hasattr(self.inner, name)
+        setattr(self.inner, name, value) if theirs else object.__setattr__(self, name, value)
 
     @property
-    def rounds(self) -> list[Traffic]:
+    def rounds(self) -> list[RoundReport]:
         """What each round weighed, who counted and what happened."""
-        return self._books.rounds
+        return self._link.report.rounds
 
     def start(
         self,
@@ -65,178 +101,156 @@ class _Compressing(Strategy, Generic[S]):
         timeout: float = 3600,
         train_config: ConfigRecord | None = None,
         evaluate_config: ConfigRecord | None = None,
-        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+        evaluate_fn: Evaluate | None = None,
+        **more: Any,
     ) -> Result:
-        self._timeout = timeout
-        return super().start(grid, initial_arrays, num_rounds, timeout, train_config, evaluate_config, evaluate_fn)
+        """Run the inner strategy's own `start`. Ends with an error where no reply ever counted."""
+        say_who_decides(self.inner, self._link.method)
+        with self._checkpoint.locked() if self._checkpoint is not None else nullcontext():
+            more |= {"train_config": train_config, "evaluate_config": evaluate_config}
+            return self._start(grid, initial_arrays, num_rounds, timeout, evaluate_fn, more)
+
+    def _start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int,
+        timeout: float,
+        evaluate_fn: Evaluate | None,
+        more: dict[str, Any],
+    ) -> Result:
+        arrays = self._resumed(initial_arrays)
+        left = num_rounds - self._offset
+        if left <= 0 < self._offset:
+            return result_of(arrays)
+        offset, evaluate = self._offset, evaluate_fn
+        if evaluate is not None and offset:
+            more["evaluate_fn"] = lambda number, now: evaluate(number + offset, now)
+        elif evaluate is not None:
+            more["evaluate_fn"] = evaluate
+        linked = LinkedGrid(grid, self._link, self._deliver, self._deadline)
+        before = len(self.rounds)
+        with hooked(self.inner, self._configured, self._aggregated, offset):
+            result = self.inner.start(linked, arrays, left, timeout, **more)
+        check_ended(result, left, self.rounds[before:], self._link.report.commonest)
+        if self._checkpoint is not None:
+            last = result.arrays if isinstance(result, Result) and len(result.arrays) else self._arrays
+            self._checkpoint.save(num_rounds, last)
+        return shifted(result, offset)
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        messages = self._configured(server_round, arrays, config, grid)
+        if isinstance(grid, LinkedGrid):
+            return messages
+        attach(grid, self._link, self._deliver)
+        self._asked = self._link.address(messages)
+        return self._asked
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        listed = [self._read(reply) for reply in replies]
+        self._link.give_up_unanswered(self.__dict__.get("_asked", ()))
+        return self._aggregated(server_round, listed)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        return self.inner.configure_evaluate(server_round, arrays, config, grid)
+        messages = self.inner.configure_evaluate(server_round, arrays, config, grid)
+        if isinstance(grid, LinkedGrid):
+            return messages
+        attach(grid, self._link, self._deliver)
+        return self._link.address(messages)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        return self.inner.aggregate_evaluate(server_round, replies)
+        return self.inner.aggregate_evaluate(server_round, [self._read(reply) for reply in replies])
 
     def summary(self) -> None:
-        log(INFO, "\t├──> Compression: %s", self._books.method.label)
+        log(INFO, "\t├──> Compression: %s", self._link.method.label)
         self.inner.summary()
 
-
-class Compressed(_Compressing[Relay]):
-    """Any strategy of Flower's, its messages small: ``strategy = Compressed(FedAvg(...))``.
-
-    The inner strategy sees what it would see without compression: the model plus each client's update, in the model's
-    own types. What it returns is brought back to those types, so a counter stays a whole number. A reply counts, and
-    its client may forget it, when the inner strategy has returned a model. With `downlink`, a method too, nodes are
-    sent only what changed since the model they hold.
-    """
-
-    def __init__(
-        self,
-        strategy: Strategy,
-        method: str | Method = "fedsparq",
-        *,
-        downlink: str | Method | None = None,
-        **options: Any,
-    ) -> None:
-        super().__init__(strategy, Books(Relay, _method(method, options), _broadcast(downlink)))
-        self._withholds_integers = isinstance(strategy, _CLIPPING)
-
-    def configure_train(
+    def _configured(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        messages = self.inner.configure_train(server_round, self._for_inner(arrays), config, grid)
+        """The inner strategy's messages. What counted so far is safe before anybody is told of it."""
+        number = server_round + self._offset
+        if self._checkpoint is not None:
+            self._checkpoint.save(number - 1, arrays)
         self._arrays = arrays
-        return self._books.address(messages, arrays, grid)
+        shown = self._integers.withheld(arrays)
+        messages = list(self._configure(number, shown, config, grid))
+        if shown is not arrays:
+            for message in messages:
+                self._integers.put_into(message, shown, arrays)
+        return messages
 
-    def aggregate_train(
+    def _aggregated(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        books = self._books
-        if not books.open:
-            return self.inner.aggregate_train(server_round, replies)
-        counters: dict[str, np.ndarray[Any, Any]] = {}
-        plain = []
-        for reply, dense in books.receive(replies, self._timeout):
-            if not reply.has_error():
+        """The inner strategy's next model; the replies that it was given count if there is one."""
+        link, given, sents = self._link, [], []
+        self._integers.begin()
+        for reply in replies:
+            sent = self._delivered.pop(reply.metadata.reply_to_message_id, None)
+            if sent is not None and link.channel(sent).open.get(sent.number) is not sent:
+                continue
+            if sent is not None:
+                sents.append(sent)
+            if reply.has_content() and len(reply.content.array_records) == 1:
                 key, arrays = only_arrays(reply.content)
-                payload = books.server.take()
-                if not dense and payload is not None:
-                    arrays = _added(self._arrays, payload)
-                for tensor in books.layout.counters if self._withholds_integers else ():
-                    value = arrays[tensor.name].numpy()
-                    counters[tensor.name] = np.maximum(counters.get(tensor.name, value), value)
-                kept = {name: record for name, record in reply.content.items() if name != KEY}
-                reply.content = RecordDict({**kept, key: self._for_inner(arrays)})
-            plain.append(reply)
-        aggregated, metrics = self.inner.aggregate_train(server_round, plain)
-        books.close(books.server.close(stepped=aggregated is not None))
+                reply.content = RecordDict({**reply.content, key: self._integers.seen(arrays)})
+            given.append(reply)
+        aggregated, metrics = self._aggregate(server_round + self._offset, given)
+        for sent in sents:
+            link.acknowledge(sent, float(aggregated is not None))
+        counted = tuple(sorted(sent.node for sent in sents)) if aggregated is not None else ()
+        plain = [reply for reply in given if aggregated is not None and reply.has_content()]
+        others = {reply.metadata.src_node_id for reply in plain} - set(counted)
+        link.report.close(max((sent.number for sent in sents), default=link.number), tuple(sorted({*counted, *others})))
+        link.check_set_up()
         if aggregated is None:
             return None, metrics
-        return self._whole(aggregated, counters, books.layout), metrics
+        model = self._integers.whole(cast(aggregated, Base(self._arrays).template), aggregated, self._arrays)
+        if self._checkpoint is not None and self._checkpoint.each_model:
+            self._checkpoint.save(server_round + self._offset, model)
+        return model, metrics
 
-    def _for_inner(self, arrays: ArrayRecord) -> ArrayRecord:
-        """Clipping multiplies updates, which whole numbers cannot bear: such strategies get the floats alone."""
-        if not self._withholds_integers:
+    def _deliver(self, arrived: Arrived) -> Message:
+        """A reply as the inner strategy knows it."""
+        reply, sent = arrived.reply, arrived.sent
+        if sent is None or not sent.train or reply.has_error():
+            return reply
+        if arrived.payload is not None:
+            key = only_arrays(reply.content)[0]
+            reply.content = RecordDict({**reply.content, key: arrays_of(arrived)})
+        if self._delivery_counts:
+            self._link.acknowledge(sent, 1.0)
+            self._link.report.close(sent.number, (sent.node,))
+        else:
+            self._delivered[reply.metadata.reply_to_message_id] = sent
+            if len(self._delivered) > _MOST_DELIVERED:
+                del self._delivered[next(iter(self._delivered))]
+        return reply
+
+    def _read(self, reply: Message) -> Message:
+        """A reply that came by a grid that is not ours."""
+        if reply.metadata.reply_to_message_id in self._delivered or reply.has_error():
+            return reply
+        arrived = receive(self._link, reply)
+        if arrived.wanted:
+            self._link.report.refuse(reply.metadata.src_node_id, self._link.number, "the node has lost its model")
+        return self._deliver(arrived)
+
+    def _resumed(self, arrays: ArrayRecord) -> ArrayRecord:
+        """The arrays to start from: the checkpoint's, where there is one."""
+        self._offset = 0
+        if self._checkpoint is None:
             return arrays
-        return ArrayRecord({name: array for name, array in arrays.items() if np.dtype(array.dtype).kind == "f"})
-
-    def _whole(self, aggregated: ArrayRecord, counters: dict[str, np.ndarray[Any, Any]], layout: Layout) -> ArrayRecord:
-        """The model in its own types; integers that were withheld are put back in their places."""
-        arrays = cast(aggregated, layout)
-        if not self._withholds_integers:
+        saved = self._checkpoint.load()
+        if saved is None:
             return arrays
-        withheld = {name: Array(np.asarray(value)) for name, value in counters.items()}
-        return ArrayRecord({t.name: withheld.get(t.name) or arrays[t.name] for t in layout.tensors})
-
-
-class FedSparQ(_Compressing[Server]):
-    """A strategy of its own: replies are added up as they come, and the server steps with momentum.
-
-    Memory does not grow with the number of clients. The method decides on weights and momentum, as everywhere in
-    FedSparQ; `rules` on which replies count. Nodes are told the proximal term as `proximal-mu`, as by Flower's FedProx.
-    """
-
-    def __init__(
-        self,
-        method: str | Method = "fedsparq",
-        *,
-        downlink: str | Method | None = None,
-        rules: Rules | None = None,
-        fraction_train: float = 1.0,
-        fraction_evaluate: float = 0.0,
-        min_train_nodes: int = 2,
-        min_evaluate_nodes: int = 2,
-        min_available_nodes: int = 2,
-        **options: Any,
-    ) -> None:
-        self._sampling = FedAvg(
-            fraction_train, fraction_evaluate, min_train_nodes, min_evaluate_nodes, min_available_nodes
-        )
-        books = Books(Server, _method(method, options), _broadcast(downlink), rules)
-        super().__init__(self._sampling, books)
-        self._deadline = rules.deadline if rules else None
-
-    def start(self, grid: Grid, *args: Any, **kwargs: Any) -> Result:
-        return super().start(StreamingGrid(grid, self._deadline), *args, **kwargs)
-
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        if self._books.method.proximal_mu:
-            config["proximal-mu"] = self._books.method.proximal_mu
-        messages = self.inner.configure_train(server_round, arrays, config, grid)
-        return self._books.address(messages, arrays, grid)
-
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        books, measured = self._books, []
-        if not books.open:
-            return None, None
-        for reply, _ in books.receive(replies, self._timeout):
-            if not reply.has_error():
-                measured.append(RecordDict(dict(reply.content.metric_records)))
-                # Flower's records refer to each other in a circle: left alone, the bytes would stay until gc comes by.
-                only_arrays(reply.content)[1].clear()
-        outcome = books.server.close_round()
-        books.close(outcome)
-        if not outcome.counted:
-            return None, None
-        return to_arrays(books.server.state.model, books.layout), self._metrics(measured)
-
-    def _metrics(self, measured: list[RecordDict]) -> MetricRecord | None:
-        """The weighted mean of what the clients measured, where all of them say their weight."""
-        key = self._sampling.weighted_by_key
-        if not all(any(key in record for record in content.metric_records.values()) for content in measured):
-            return None
-        return self._sampling.train_metrics_aggr_fn(measured, key)
-
-
-def _method(chosen: str | Method, options: dict[str, Any] | None = None) -> Method:
-    if isinstance(chosen, str):
-        return method_named(chosen, **(options or {}))
-    if options:
-        raise OptionError(f"the options {', '.join(options)} need the name of the method they are for")
-    return chosen
-
-
-def _broadcast(chosen: str | Method | None) -> Method | None:
-    if isinstance(chosen, str):
-        return broadcast_method(chosen)
-    if chosen is not None:
-        check_broadcast(chosen)
-    return chosen
-
-
-def _added(before: ArrayRecord, payload: Payload) -> ArrayRecord:
-    """The model after one client's update, in its own types; statistics and counters are as the client has them."""
-    update, exact, arrays = payload.dense(), payload.exact, {}
-    for tensor in payload.layout.tensors:
-        if tensor.role == "parameter":
-            values = before[tensor.name].numpy() + update[tensor.span].reshape(tensor.shape)
-            arrays[tensor.name] = Array(np.asarray(values.astype(tensor.dtype, copy=False)))
-        elif exact is not None:
-            arrays[tensor.name] = Array(tensor_values(tensor, update, exact))
-    return ArrayRecord(arrays)
+        self._offset, arrays = saved
+        log(INFO, "fedsparq: going on after round %d of the checkpoint", self._offset)
+        return arrays

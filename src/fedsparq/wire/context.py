@@ -14,11 +14,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsparq.errors import WireError
-from fedsparq.layout import Tensor
+from fedsparq.layout import Layout, Tensor
+from fedsparq.payload import Dense, Payload, Reader, Seeded, Sparse, Values, Writer
+from fedsparq.payload.levels import ScaledLevels
+from fedsparq.payload.streams import Bytes
+from fedsparq.payload.values import kind_of
 from fedsparq.wire import context_kernels as kernels
-from fedsparq.wire.streams import Bytes
+from fedsparq.wire.chunks import Body, Part
 
 Levels = NDArray[np.int16]
+
+CONTEXT_LIMIT = 1 << 18
+"""Up to this many coordinates context coding is worth its time, about 50 ns each."""
+_CONTEXT_FROM = 64
 
 _WEIGHTS = tuple(round(65536 * weight) for weight in (0.4, 0.4, 0.4, -0.2, 0.4, 0.2, 0.4))
 _WHOLE = 2600 << 8
@@ -36,60 +44,99 @@ _TABLES = (
 """Chances to log odds (in 1/256), log odds to chances (in 1/65536), how far a context moves by how often it was met."""
 
 
+def context_levels(payload: Payload) -> tuple[ScaledLevels, ...]:
+    """A payload's values if they can be coded by context and are of a size to gain by it, else none."""
+    values = tuple(v for v in payload.values if isinstance(v, ScaledLevels))
+    suits = (
+        not isinstance(payload.selection, Seeded)
+        and payload.layout.size <= CONTEXT_LIMIT
+        and _CONTEXT_FROM <= payload.kept < payload.layout.size
+        and len(values) == len(payload.values)
+    )
+    return values if suits else ()
+
+
+def write_levels(writer: Writer, payload: Payload, values: tuple[ScaledLevels, ...], short: bool) -> None:
+    """The headers of all layers, then every coordinate's level in one stream."""
+    layers = []
+    for tensor, layer, own in zip(payload.layout.parameters, payload.layers(), values, strict=True):
+        own.write_header(writer, short)
+        if own.top:
+            levels = np.zeros(layer.size, np.int16)
+            levels[layer.indices - np.uint32(layer.start)] = own.levels
+            layers.append((tensor, own.top, levels))
+    stream = pack(layers)
+    writer.varint(len(stream))
+    writer.raw(stream)
+
+
+def read_levels(reader: Reader, layout: Layout, short: bool, parts: list[Part]) -> Body:
+    """Undo `write_levels`; what each byte was for is added to `parts`."""
+    headers = []
+    for tensor in layout.parameters:
+        at = reader.at
+        code = reader.byte()
+        kind = kind_of(code, tensor.name)
+        if not issubclass(kind, ScaledLevels):
+            raise WireError(f"layer {tensor.name!r} has no levels, but the message is context-coded")
+        headers.append((tensor, kind, kind.read_header(reader, code, tensor, short)))
+        parts.append(Part(tensor.name, value_bytes=reader.at - at))
+    sending = [(tensor, header.top) for tensor, _, header in headers if header.top]
+    at = reader.at
+    data = reader.take(reader.varint(reader.left))
+    parts.append(Part(None, coding="levels of all layers, by context", value_bytes=reader.at - at))
+    found = dict(zip((tensor.name for tensor, _ in sending), unpack(data, sending), strict=True))
+    indices, values = [np.empty(0, np.uint32)], list[Values]()
+    for tensor, kind, header in headers:
+        levels = found.get(tensor.name, np.empty(0, np.int16))
+        inside = np.flatnonzero(levels).astype(np.uint32)
+        indices.append(inside + np.uint32(tensor.offset))
+        values.append(kind.join(header, levels[inside], inside.view, tensor))
+        parts.append(Part(tensor.name, inside.size, "context"))
+    sent = np.concatenate(indices)
+    selection = Dense(layout.size) if sent.size == layout.size else Sparse(sent)
+    return selection, tuple(values)
+
+
 def pack(layers: Sequence[tuple[Tensor, int, Levels]]) -> bytes:
     """The stream of some layers: each tensor with its highest level, and the level of every coordinate."""
     bits = sum(2 * levels.size + int(np.abs(levels).sum(dtype=np.int64)) for _, _, levels in layers)
-    coder = _Coder(np.empty(_MOST_BYTES_A_BIT * bits, np.uint8))
+    coder = _Coder(np.empty(_MOST_BYTES_A_BIT * bits, np.uint8), decode=False)
     for tensor, top, levels in layers:
-        coder.walk(tensor, top, levels, decode=False)
+        coder.walk(tensor, top, levels)
     return coder.finish()
 
 
 def unpack(data: Bytes, layers: Sequence[tuple[Tensor, int]]) -> Iterator[Levels]:
     """Undo `pack`: the levels of each layer in turn. Advance it to its end: that is where the data are judged."""
-    coder = _Coder(data.copy())
-    coder.start()
+    coder = _Coder(data.copy(), decode=True)
     for tensor, top in layers:
         levels = np.empty(tensor.size, np.int16)
-        coder.walk(tensor, top, levels, decode=True)
-        if not coder.sound:
+        coder.walk(tensor, top, levels)
+        if coder.registers[kernels.UNSOUND]:
             raise WireError(f"layer {tensor.name!r}: a level is above {top}")
         yield levels
-    if coder.read < data.size or (data.size and data[-1] == 0):
+    if coder.registers[kernels.AT] < data.size or (data.size and data[-1] == 0):
         raise WireError(f"the context-coded levels end before their {data.size:,} bytes do")
 
 
 class _Coder:
     """The arithmetic coder and what is learned from layer to layer."""
 
-    def __init__(self, data: Bytes) -> None:
-        self._data = data
-        self._registers = np.array([0, 0xFFFFFFFF, 0, 0, 0], np.int64)
-        self._weights = np.array(_WEIGHTS, np.int64)
-        self._whole = np.array([_WHOLE], np.int64)
+    def __init__(self, data: Bytes, decode: bool) -> None:
+        self._data, self._decode = data, decode
+        self.learned = np.array(_WEIGHTS, np.int64), np.array([_WHOLE], np.int64)
+        self.registers = np.array([0, 0xFFFFFFFF, 0, 0, 0], np.int64)
+        if decode:
+            self.registers[kernels.CODE] = int.from_bytes(data[:4].tobytes().ljust(4, b"\0"), "big")
+            self.registers[kernels.AT] = 4
 
-    def walk(self, tensor: Tensor, top: int, levels: Levels, decode: bool) -> None:
-        rows, columns, stride = matrix(tensor.shape)
-        registers, data = self._registers, self._data
-        kernels.walk(levels, rows, columns, stride, top, _TABLES, self._weights, self._whole, registers, data, decode)
-
-    def start(self) -> None:
-        """Read the first four bytes."""
-        first = self._data[:4].tobytes().ljust(4, b"\0")
-        self._registers[kernels.CODE] = int.from_bytes(first, "big")
-        self._registers[kernels.AT] = 4
-
-    @property
-    def sound(self) -> bool:
-        return not self._registers[kernels.UNSOUND]
-
-    @property
-    def read(self) -> int:
-        return int(self._registers[kernels.AT])
+    def walk(self, tensor: Tensor, top: int, levels: Levels) -> None:
+        kernels.walk(levels, matrix(tensor.shape), top, _TABLES, self.learned, self.registers, self._data, self._decode)
 
     def finish(self) -> bytes:
         """All bytes, with as few last ones as tell the rest of the range; zeros at the end go without saying."""
-        low, high, _, at, _ = map(int, self._registers)
+        low, high, _, at, _ = map(int, self.registers)
         for kept in range(5):
             unit = 1 << (32 - 8 * kept)
             last = -(-low // unit) * unit

@@ -92,24 +92,14 @@ def _move_tail(coder: Any, data: Any, decode: bool, tail: int, lengths: Any, rat
 
 
 @jit
-def walk(
-    levels: Any,
-    rows: int,
-    columns: int,
-    stride: int,
-    top: int,
-    tables: Any,
-    weights: Any,
-    whole: Any,
-    coder: Any,
-    data: Any,
-    decode: bool,
-) -> None:
-    """Move a layer of signed levels (0: not sent) of up to `top`, as a matrix, through the coder.
+def walk(levels: Any, matrix: Any, top: int, tables: Any, learned: Any, coder: Any, data: Any, decode: bool) -> None:
+    """Move a layer of signed levels (0: not sent) of up to `top` through the coder, as a matrix (see `context.matrix`).
 
-    `weights` (of the mixed predictions: four of whether a coordinate is sent, three of its sign) and `whole` (the
-    context of all coordinates) are carried on from layer to layer.
+    What is `learned` is carried on from layer to layer: the weights of the mixed predictions (four of whether a
+    coordinate is sent, three of its sign), and the context of all coordinates.
     """
+    rows, columns, stride = matrix
+    weights, whole = learned
     stretch, squash, rates = tables
     row_signs, column_signs = np.full(rows, _EVEN), np.full(columns, _EVEN)
     near_sent, near_signs = np.full(_NEIGHBOURS, whole[0] & ~_MET), np.full(9, _EVEN)

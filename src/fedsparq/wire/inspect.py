@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Console
+from rich.console import Console, Group
 from rich.table import Table
 
-from fedsparq.compress.field_values import Rotated
-from fedsparq.compress.payload import Floats, Halves, Listed, Payload, Values
 from fedsparq.errors import WireError
 from fedsparq.layout import Layout
-from fedsparq.wire.frame import digest_of, read
+from fedsparq.payload import Payload, Sparse, Values
+from fedsparq.wire.chunks import Part
+from fedsparq.wire.frame import opened, read
 
 PAPER_BYTES = 6
 """A four-byte index and a two-byte value."""
+_TITLES = ["size", "kept", "kept %", "index", "values", "index bytes", "value bytes", "bits / kept", "bound", "paper"]
+
+_WIDE = 130
+"""Columns that one table takes, with the names of layers that models have."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +38,7 @@ class LayerCost:
     index_bytes: int
     value_bytes: int
     bound_bytes: float
-    """What places and values would cost at the entropy of independent coordinates with these frequencies."""
+    """What indices and values would cost at the entropy of independent coordinates with these frequencies."""
 
     @property
     def bytes(self) -> int:
@@ -47,19 +52,8 @@ class Inspection:
     digest: int
     total_bytes: int
     layers: tuple[LayerCost, ...] = ()
-    header_bytes: int = 0
-    shared_bytes: int = 0
-    """One stream for all layers, where levels are coded by context."""
-    exact_bytes: int = 0
-    checksum_bytes: int = 0
-
-    @property
-    def size(self) -> int:
-        return sum(layer.size for layer in self.layers)
-
-    @property
-    def kept(self) -> int:
-        return sum(layer.kept for layer in self.layers)
+    other_bytes: Mapping[str, int] = field(default_factory=dict)
+    """What belongs to no layer: the header, the checksum and so on."""
 
     @property
     def bound_bytes(self) -> float:
@@ -69,11 +63,9 @@ class Inspection:
 def inspect(blob: bytes, layout: Layout | None = None) -> Inspection:
     """Take a message apart. A message does not carry its layout; without one only the header can be told."""
     if layout is None:
-        return Inspection(digest_of(blob), len(blob))
-    message = read(blob, layout)
-    parts = message.body.parts
-    payload = Payload(layout, message.body.selection, message.body.values)
-    layers = []
+        return Inspection(opened(blob)[1], len(blob))
+    parts, layers = list[Part](), []
+    payload = read(blob, layout, parts)
     for layer in payload.layers():
         own = [part for part in parts if part.layer == layer.name]
         codings = dict.fromkeys(part.coding for part in own if part.coding)
@@ -83,56 +75,52 @@ def inspect(blob: bytes, layout: Layout | None = None) -> Inspection:
                 size=layer.size,
                 kept=len(layer.values),
                 index_coding=", ".join(codings),
-                value_coding=type(layer.values).__name__.lower(),
+                value_coding=_name(layer.values),
                 index_bytes=sum(part.index_bytes for part in own),
                 value_bytes=sum(part.value_bytes for part in own),
                 bound_bytes=_bound_bits(payload, layer.values, layer.size) / 8,
             )
         )
-    return Inspection(
-        digest=layout.digest,
-        total_bytes=len(blob),
-        layers=tuple(layers),
-        header_bytes=message.header_bytes,
-        shared_bytes=sum(part.index_bytes + part.value_bytes for part in parts if not part.layer),
-        exact_bytes=message.exact_bytes,
-        checksum_bytes=message.checksum_bytes,
-    )
+    other = {part.coding: part.value_bytes for part in parts if part.layer is None and part.value_bytes}
+    return Inspection(layout.digest, len(blob), tuple(layers), other)
 
 
-def render(inspection: Inspection) -> Table:
-    """The inspection as a table for the terminal."""
-    table = Table(title=f"{inspection.total_bytes:,} bytes for model {inspection.digest:016x}")
+def render(inspection: Inspection, width: int = _WIDE) -> Group:
+    """The inspection as a table for a terminal; as two of them, what was sent and what it cost, for a narrow one."""
+    title = f"{inspection.total_bytes:,} bytes for model {inspection.digest:016x}"
+    if not inspection.layers:
+        return Group(f"{title}; what they hold can be told with the model's layout (--layout)")
+    halves = [range(len(_TITLES))] if width >= _WIDE else [range(5), range(5, len(_TITLES))]
+    return Group(*(_table(inspection, columns, title if not columns.start else None) for columns in halves))
+
+
+def _table(inspection: Inspection, columns: range, title: str | None) -> Table:
+    table = Table(title=title, title_justify="left")
     table.add_column("layer", overflow="fold")
-    for title in ("size", "kept", "kept %"):
-        table.add_column(title, justify="right")
-    table.add_column("index")
-    table.add_column("values")
-    for title in ("index bytes", "value bytes", "bits / kept", "bound", "paper"):
-        table.add_column(title, justify="right")
-    for layer in inspection.layers:
-        table.add_row(
-            layer.name,
-            *_counts(layer.size, layer.kept),
-            layer.index_coding,
-            layer.value_coding,
-            f"{layer.index_bytes:,}",
-            f"{layer.value_bytes:,}",
-            *_rates(layer.kept, layer.bytes, layer.bound_bytes),
-        )
-    table.add_section()
-    for name, count in _around(inspection):
-        table.add_row(name, *[""] * 6, f"{count:,}")
-    table.add_row(
-        "total",
-        *_counts(inspection.size, inspection.kept),
-        "",
-        "",
-        "",
-        f"{inspection.total_bytes:,}",
-        *_rates(inspection.kept, inspection.total_bytes, inspection.bound_bytes),
-    )
+    for column in columns:
+        left = _TITLES[column] in ("index", "values")
+        table.add_column(_TITLES[column], justify="left" if left else "right", no_wrap=not left)
+    layers, others, total = _rows(inspection)
+    for rows in (layers, others, [total]):
+        for name, *cells in rows:
+            if rows is not others or any(cells[column] for column in columns):
+                table.add_row(name, *(cells[column] for column in columns))
+        table.add_section()
     return table
+
+
+def _rows(inspection: Inspection) -> tuple[list[list[str]], list[list[str]], list[str]]:
+    """What belongs to the layers, what to none, and the sums."""
+    layers = []
+    for layer in inspection.layers:
+        spent = [layer.index_coding, layer.value_coding, f"{layer.index_bytes:,}", f"{layer.value_bytes:,}"]
+        rates = _rates(layer.kept, layer.bytes, layer.bound_bytes)
+        layers.append([layer.name, *_counts(layer.size, layer.kept), *spent, *rates])
+    others = [[name, *[""] * 6, f"{count:,}", "", "", ""] for name, count in inspection.other_bytes.items()]
+    size = sum(layer.size for layer in inspection.layers)
+    kept = sum(layer.kept for layer in inspection.layers)
+    rates = _rates(kept, inspection.total_bytes, inspection.bound_bytes)
+    return layers, others, ["total", *_counts(size, kept), "", "", "", f"{inspection.total_bytes:,}", *rates]
 
 
 def inspect_file(path: Path, layout_path: Path | None = None) -> None:
@@ -142,17 +130,8 @@ def inspect_file(path: Path, layout_path: Path | None = None) -> None:
         layout = Layout.from_json(layout_path.read_text("utf-8")) if layout_path else None
     except OSError as error:
         raise WireError(f"cannot read {error.filename}: {error.strerror}") from None
-    Console().print(render(inspect(blob, layout)))
-
-
-def _around(inspection: Inspection) -> Iterator[tuple[str, int]]:
-    if inspection.layers or inspection.header_bytes:
-        yield "header", inspection.header_bytes
-        if inspection.shared_bytes:
-            yield "levels of all layers, by context", inspection.shared_bytes
-        if inspection.exact_bytes:
-            yield "buffers and counters, exactly", inspection.exact_bytes
-        yield "checksum", inspection.checksum_bytes
+    console = Console()
+    console.print(render(inspect(blob, layout), console.width), soft_wrap=layout is None)
 
 
 def _counts(size: int, kept: int) -> tuple[str, str, str]:
@@ -166,23 +145,14 @@ def _rates(kept: int, spent: float, bound: float) -> tuple[str, str, str]:
 
 
 def _bound_bits(payload: Payload, values: Values, size: int) -> float:
-    places = size * _binary_entropy(len(values) / size) if isinstance(payload.selection, Listed) and size else 0.0
-    return places + sum(_entropy_bits(symbols) for symbols in _symbols(values))
+    indices = size * _binary_entropy(len(values) / size) if isinstance(payload.selection, Sparse) and size else 0.0
+    return indices + sum(map(_entropy_bits, values.symbols()))
 
 
-def _symbols(values: Values) -> Iterator[NDArray[np.integer]]:
-    """The values as the wire codes them: bytes of floats, turned float16, signed levels, signs."""
-    match values:
-        case Floats():
-            yield from values.data.view(np.uint8).reshape(-1, 4).T
-        case Halves():
-            turned = values.bits << np.uint16(1) | values.bits >> np.uint16(15)
-            yield turned >> np.uint16(8)
-            yield turned & np.uint16(0xFF)
-        case Rotated():
-            yield np.unpackbits(values.negative)
-        case _:
-            yield values.levels
+def _name(values: Values) -> str:
+    """A kind of value in words: "float16", "uniform levels"."""
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", type(values).__name__)
+    return words.removesuffix(" Values").lower()
 
 
 def _entropy_bits(symbols: NDArray[np.integer]) -> float:

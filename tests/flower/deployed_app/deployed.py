@@ -6,19 +6,29 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
-from fedsparq.engines.desk import Task
-from fedsparq.experiments.spec import RunSpec
+from fedsparq import Model
+from fedsparq.engines.worker import build_task
 from fedsparq.flower import Compressed, compress
-from fedsparq.flower.records import to_arrays, to_model
+from fedsparq.layout import Layout
+from fedsparq.specs import RunSpec
 
 SPEC = RunSpec(clients=3, partition="dirichlet", train_limit=600)
 STALLED = (2, 2)
 """The round and the node that is slow to send: its state is saved, and its reply has not left."""
+
+
+def to_model(arrays: ArrayRecord, layout: Layout) -> Model:
+    return Model(*layout.flatten({name: array.numpy() for name, array in arrays.items()}))
+
+
+def to_arrays(model: Model, layout: Layout) -> ArrayRecord:
+    named = layout.unflatten(model.vector, model.buffers)
+    return ArrayRecord({name: Array(np.asarray(values)) for name, values in named.items()})
 
 
 def stall(message: Message, context: Context, call_next) -> Message:
@@ -36,13 +46,14 @@ client_app = ClientApp()
 @client_app.train(mods=[stall, compress("fedsparq")])
 def train(message: Message, context: Context) -> Message:
     torch.set_num_threads(1)
-    task = Task(SPEC)
+    task = build_task(SPEC)
     number, node = int(message.content["config"]["server-round"]), int(context.node_config["partition-id"])
     before = to_model(message.content["arrays"], task.layout)
-    trained = task.train(node, before, SPEC.chosen_method(), number)
+    method = SPEC.chosen_method()
+    trained = task.train(node, before, number, method.gradient_hook(method.init(task.layout)))
     np.save(Path(context.run_config["folder"]) / f"delta-{node}-{number}.npy", trained.update)
     content = {
-        "arrays": to_arrays(task.take(), task.layout),
+        "arrays": to_arrays(Model(*task.network.state()), task.layout),
         "metrics": MetricRecord({"num-examples": trained.examples, "node": node}),
     }
     return Message(RecordDict(content), reply_to=message)
@@ -56,7 +67,7 @@ class Recording(FedAvg):
         self.folder = folder
 
     def configure_train(self, server_round, arrays, config, grid):
-        self.layout = Task(SPEC).layout
+        self.layout = build_task(SPEC).layout
         self.before = to_model(arrays, self.layout).vector.astype(np.float64)
         if server_round in (1, 2) or server_round >= 4:
             self.min_available_nodes = 3
@@ -80,15 +91,15 @@ server_app = ServerApp()
 
 @server_app.main()
 def serve(grid: Grid, context: Context) -> None:
-    folder, task = Path(context.run_config["folder"]), Task(SPEC)
+    folder, task = Path(context.run_config["folder"]), build_task(SPEC)
     strategy = Compressed(Recording(folder))
     accuracies = []
 
     def evaluate(number: int, arrays: ArrayRecord) -> MetricRecord:
-        accuracies.append(task.evaluate(to_model(arrays, task.layout))[0])
+        accuracies.append(task.evaluate(to_model(arrays, task.layout))["accuracy"])
         return MetricRecord({"accuracy": accuracies[-1]})
 
-    start = to_arrays(task.take(), task.layout)
+    start = to_arrays(task.initial(), task.layout)
     rounds = int(context.run_config["rounds"])
     strategy.start(grid, start, num_rounds=rounds, timeout=300, evaluate_fn=evaluate)
     report = {

@@ -1,0 +1,162 @@
+"""What the docs site takes from elsewhere, as hooks of mkdocs.
+
+Pages at the root of the repository and beside the code get a place in the site; links follow. The page of a method
+gets what the code and the last measurements say about it, so that neither is written twice.
+"""
+
+from __future__ import annotations
+
+import csv
+import inspect
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from frontier_picture import frontier_picture
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+from fedsparq.methods.registry import METHODS
+
+ROOT = Path(__file__).resolve().parents[1]
+ELSEWHERE = {
+    "README.md": "index.md",
+    "CONTRIBUTING.md": "CONTRIBUTING.md",
+    "CHANGELOG.md": "CHANGELOG.md",
+    "SECURITY.md": "SECURITY.md",
+    "src/fedsparq/wire/FORMAT.md": "FORMAT.md",
+}
+"""Pages outside docs/, and where they are in the site."""
+MEASURED = "mnist-mini-dirichlet-0.5-results.csv"
+"""What `fedsparq report` wrote about `fedsparq compare frontier`: of the first 31 settings, and of the rest."""
+
+_LINK = re.compile(r"\[(?P<text>[^\]\n]*)\]\((?P<link>[^)\s]+)\)|(?P<before>\b(?:src|href)=\")(?P<raw>[^\"]+)\"")
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Every page of docs/methods is in the navigation, in the registry's order."""
+    names = [name for name in METHODS if (ROOT / f"docs/methods/{name}.md").exists()]
+    pages = ["methods/index.md", *(f"methods/{name}.md" for name in names)]
+    config.nav = [{"Methods": pages} if entry == {"Methods": "methods/"} else entry for entry in config.nav or []]
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    for origin, place in ELSEWHERE.items():
+        if (ROOT / origin).exists():
+            files.append(File.generated(config, place, content=(ROOT / origin).read_text()))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    place = page.file.src_uri
+    origin = {there: here for here, there in ELSEWHERE.items()}.get(place, f"docs/{place}")
+    markdown = re.sub(r"^( *```\w+) ([\w.-]+)$", r'\1 title="\2"', markdown, flags=re.MULTILINE)
+    markdown = nested(markdown)
+    text = _LINK.sub(lambda match: _follow(match, Path(origin), place), markdown)
+    folder, _, name = place.rpartition("/")
+    if folder != "methods":
+        return text
+    return text + overview() if name == "index.md" else described(text, name.removesuffix(".md"))
+
+
+def nested(markdown: str) -> str:
+    """What stands inside a list by two spaces, as on GitHub, with the four that mkdocs asks for.
+
+    After an item of several blocks, the next one is set off by an empty line.
+    """
+    lines, inside, blocks = [], False, False
+    for line in markdown.split("\n"):
+        item = line.startswith(("- ", "* "))
+        lines += [""] if item and blocks else []
+        inside = item or (inside and (not line or line.startswith("  ")))
+        blocks = inside and not item and (blocks or not line)
+        lines.append(f"  {line}" if inside and line.startswith("  ") else line)
+    return "\n".join(lines)
+
+
+def _follow(match: re.Match[str], origin: Path, place: str) -> str:
+    """A link in a file of the repository as a link in the site; to what the site does not have, only its text."""
+    link = match["link"] or match["raw"]
+    path, _, anchor = link.partition("#")
+    target = os.path.normpath(origin.parent / path)
+    if not path or ":" in path or not (ROOT / target).exists():
+        return match[0]
+    there = ELSEWHERE.get(target, target.removeprefix("docs/") if target.startswith("docs/") else None)
+    if there is None or (ROOT / target).is_dir():
+        return match["text"] or match[0]
+    moved = os.path.relpath(there, os.path.dirname(place)) + (f"#{anchor}" if anchor else "")
+    return f"[{match['text']}]({moved})" if match["link"] else f'{match["before"]}{moved}"'
+
+
+def described(text: str, name: str) -> str:
+    """A method's page, with its docstring on top and its options and measurements at the end."""
+    recipe = METHODS[name]
+    title, rest = text.split("\n", 1)
+    summary = inspect.getdoc(recipe).split("\n")[0]  # type: ignore[union-attr]
+    return "\n".join([title, "", summary, rest.strip(), "", *_options(recipe), "", *_measured(name), ""])
+
+
+def overview() -> str:
+    """All methods in a table, with what each costs and keeps at its defaults."""
+    rows = {row["method"]: row for row in measurements()}
+    lines = ["", "| method | what it sends | accuracy % | upload | of FedAvg |", "|---|---|---:|---:|---:|"]
+    for name, recipe in METHODS.items():
+        summary = inspect.getdoc(recipe).split("\n")[0]  # type: ignore[union-attr]
+        cells = _cells(rows[name], rows["fedavg"]) if name in rows else ["", "", "", ""]
+        lines.append(f"| [{name}]({name}.md) | {summary} | {cells[0]} | {cells[2]} | {cells[3]} |")
+    return "\n".join([*lines, "", _SETTING, ""])
+
+
+_SETTING = (
+    "Made by `fedsparq compare frontier` (10,000 MNIST images, MLP, three clients, Dirichlet(0.5), 25 rounds, means of "
+    "seeds 0 to 2; upload per client over the run, as sent; ± is the standard deviation over seeds). "
+    "[Past the paper](../PAST_THE_PAPER.md) has the figures of 31 of the 51 settings."
+)
+
+
+def _options(recipe: Any) -> list[str]:
+    described = (inspect.getdoc(recipe) or "").partition("Args:")[2]
+    told = dict(re.findall(r"^ {4}(\w+): (.+(?:\n {8}.+)*)", described, re.MULTILINE))
+    parameters = inspect.signature(recipe).parameters.values()
+    rows = [f"| `{p.name}` | `{p.default!r}` | {' '.join(told.get(p.name, '').split())} |" for p in parameters]
+    if not rows:
+        return ["## Options", "", "None."]
+    return ["## Options", "", "| option | default | |", "|---|---|---|", *rows]
+
+
+def _measured(name: str) -> list[str]:
+    rows = measurements()
+    ours = [row for row in rows if row["method"].split(" ")[0] == name]
+    if not ours:
+        return ["## On our frontier", "", "It was not among the methods of the last `fedsparq compare frontier`."]
+    (fedavg,) = [row for row in rows if row["method"] == "fedavg"]
+    lines = [f"| {row['method']} | {' | '.join(_cells(row, fedavg))} |" for row in ours]
+    head = ["| setting | accuracy % | loss | upload | of FedAvg | coordinates sent |", "|---|---:|---:|---:|---:|---:|"]
+    picture = frontier_picture(map(_point, rows), [*map(_point, ours)], name)
+    told = f"Coloured: {name}; grey: the other settings above 89 %."
+    return ["## On our frontier", "", picture, "", told, "", *head, *lines, "", _SETTING]
+
+
+def measurements() -> list[dict[str, str]]:
+    """The rows of the reports on the frontier, each setting once."""
+    rows: dict[str, dict[str, str]] = {}
+    for path in sorted((ROOT / "docs").rglob(MEASURED)):
+        with path.open() as lines:
+            rows |= {row["method"]: row for row in csv.DictReader(lines)}
+    return list(rows.values())
+
+
+def _point(row: dict[str, str]) -> tuple[float, float]:
+    return float(row["upload_bytes_mean"]), float(row["accuracy_mean"])
+
+
+def _cells(row: dict[str, str], fedavg: dict[str, str]) -> list[str]:
+    accuracy, spread, loss, upload, kept = (
+        float(row[key]) for key in ("accuracy_mean", "accuracy_std", "loss_mean", "upload_bytes_mean", "kept_mean")
+    )
+    ratio = float(fedavg["upload_bytes_mean"]) / upload
+    size = f"{upload / 1e6:.3g} MB" if upload >= 1e6 else f"{upload / 1e3:.3g} kB"
+    return [f"{accuracy:.2f} ± {spread:.2f}", f"{loss:.3f}", size, f"1/{ratio:.1f}", f"{kept:.1%}"]

@@ -1,0 +1,34 @@
+"""How the updates of a round become one: aggregators, a file each."""
+
+from fedsparq.aggregate.centered_clipping import CenteredClipping, clipped_mean
+from fedsparq.aggregate.coordinates import CoordinateMedian, TrimmedMean
+from fedsparq.aggregate.fltrust import FLTrust
+from fedsparq.aggregate.geometric_median import GeometricMedian
+from fedsparq.aggregate.mean import Mean
+from fedsparq.aggregate.multi_krum import MultiKrum
+from fedsparq.aggregate.over_the_air import OverTheAir
+from fedsparq.aggregate.private import PrivateMean
+from fedsparq.aggregate.robust import Robust
+from fedsparq.aggregate.shifted import ShiftedMean
+from fedsparq.aggregate.sketched import SketchedMean
+from fedsparq.aggregate.support import CommonMean, Support
+from fedsparq.aggregate.whole_round import whole_round
+
+__all__ = [
+    "CenteredClipping",
+    "CommonMean",
+    "CoordinateMedian",
+    "FLTrust",
+    "GeometricMedian",
+    "Mean",
+    "MultiKrum",
+    "OverTheAir",
+    "PrivateMean",
+    "Robust",
+    "ShiftedMean",
+    "SketchedMean",
+    "Support",
+    "TrimmedMean",
+    "clipped_mean",
+    "whole_round",
+]

@@ -1,0 +1,95 @@
+"""The median and the trimmed mean of each coordinate (Yin 2018), for methods whose clients send the same ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Annotated, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from fedsparq.aggregate.held import Held, WaitingRound, aggregate
+from fedsparq.layout import Arrays, Layout, Vector
+from fedsparq.options import component
+from fedsparq.payload import Payload
+from fedsparq.protocols import Aggregate
+
+_BLOCK = 1 << 16
+"""So many coordinates at a time are looked at across all clients."""
+
+
+@component
+class CoordinateMedian:
+    """The median of each coordinate. All replies count: what a median leaves out has no owner to go back to."""
+
+    common_support: ClassVar[bool] = True
+
+    def init(self, layout: Layout) -> Arrays:
+        return {}
+
+    def open(self, layout: Layout, state: Arrays) -> WaitingRound:
+        return WaitingRound(self._decide, layout, state)
+
+    def _decide(self, held: Sequence[Held], layout: Layout, state: Arrays) -> Aggregate:
+        mean = np.empty(layout.size, np.float32)
+        for span, block in _blocks(held, layout):
+            mean[span] = self._middle(block)
+        return aggregate(held, mean, np.full(len(held), 1 / len(held)), state, plain=self._is_mean(len(held)))
+
+    def _middle(self, block: Vector) -> Vector:
+        middle: Vector = np.median(block, axis=0).astype(np.float32)
+        return middle
+
+    def _is_mean(self, count: int) -> bool:
+        return False
+
+
+@component
+class TrimmedMean(CoordinateMedian):
+    """The mean of each coordinate without its largest and its smallest values.
+
+    Args:
+        trim: the share of the values that is left out at either end.
+    """
+
+    trim: Annotated[float, Field(ge=0, lt=0.5)] = 0.2
+
+    def _middle(self, block: Vector) -> Vector:
+        cut = self._cut(len(block))
+        if cut:
+            block = np.partition(block, (cut, len(block) - cut - 1), axis=0)[cut : len(block) - cut]
+        middle: Vector = block.mean(axis=0, dtype=np.float64).astype(np.float32)
+        return middle
+
+    def _is_mean(self, count: int) -> bool:
+        return self._cut(count) == 0
+
+    def _cut(self, count: int) -> int:
+        return min(int(np.ceil(self.trim * count)), (count - 1) // 2)
+
+
+def _blocks(held: Sequence[Held], layout: Layout) -> Iterator[tuple[slice, Vector]]:
+    """The values of all clients at some coordinates at a time: float32[clients, coordinates]; 0 where none was sent."""
+    payloads = [each.payload() for each in held]
+    for number, tensor in enumerate(layout.parameters):
+        layers = []
+        for payload in payloads:
+            values = payload.values[number]
+            layers.append((values.decode(), None if len(values) == tensor.size else _places(payload, number)))
+        for start in range(0, tensor.size, _BLOCK):
+            end = min(start + _BLOCK, tensor.size)
+            block = np.zeros((len(held), end - start), np.float32)
+            for row, (decoded, indices) in zip(block, layers, strict=True):
+                if indices is None:
+                    row[:] = decoded[start:end]
+                else:
+                    first, last = np.searchsorted(indices, (start, end))
+                    row[indices[first:last] - start] = decoded[first:last]
+            yield slice(tensor.offset + start, tensor.offset + end), block
+
+
+def _places(payload: Payload, number: int) -> NDArray[np.int64]:
+    """The coordinates of a layer that were sent, counted from its start."""
+    layer = list(payload.layers())[number]
+    return layer.indices.astype(np.int64) - layer.start

@@ -1,0 +1,108 @@
+"""The rule to take when some clients may be hostile: no reply is long, no group speaks with one voice, nobody pulls
+against all others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsparq.aggregate import kernels
+from fedsparq.aggregate.held import Held, Numbers, WaitingRound, aggregate, weighted_sum
+from fedsparq.layout import Arrays, Layout, Vector
+from fedsparq.options import NonNegative, Positive, component
+from fedsparq.payload import Payload
+from fedsparq.protocols import Aggregate, Weighting
+
+_WIDTH = 1 << 14
+"""The length of a sketch. Cosines of longer updates are known to about 1 / sqrt of it."""
+_FAR = 4.0
+"""So many (robust) standard deviations from the median is what honest clients rarely are."""
+_BEHIND = 2.0
+"""Likewise for agreement with the others, where what is far below the median must be negative too."""
+_ALIKE = 0.95
+"""Above this cosine, two updates are alike however alike all others are."""
+_HEAVIEST = 3.0
+"""As a multiple of the median weight, the most that a client weighs."""
+_FEWEST = 5
+"""Of fewer updates, nothing can be said of what is usual: they are clipped only."""
+
+
+@component
+class Robust:
+    """A mean of updates that are clipped, counted once where they are alike, and left out where they point backwards.
+
+    1. Clipped: an update longer than the radius is cut to it, as by centered clipping around zero.
+    2. Alike: updates whose cosine is far above what is usual in the round share one voice. Sparse updates of honest
+       clients are nearly orthogonal; those of a coalition that pushes one way are not, and one that hides this by noise
+       spends its length on it.
+    3. Backwards: an update whose mean cosine with all but its like is negative, and far below the others', is left out.
+
+    Cosines come from sketches that are made as updates arrive, so that each update is read twice. f attackers of n move
+    the sum by at most f radius, whatever they know.
+
+    Args:
+        radius: 0 for a multiple of the median of the round's norms.
+        reach: that multiple.
+        weighting: by examples or all alike; None for that of the method whose aggregator it replaces. No client weighs
+            more than three times the median, whatever it claims.
+    """
+
+    radius: NonNegative = 0.0
+    reach: Positive = 2.0
+    weighting: Weighting | None = None
+
+    def init(self, layout: Layout) -> Arrays:
+        return {"rounds": np.zeros(1, np.int64)}
+
+    def open(self, layout: Layout, state: Arrays) -> WaitingRound:
+        return WaitingRound(self._decide, layout, state, lambda payload: sketch(payload, int(state["rounds"][0])))
+
+    def _decide(self, held: Sequence[Held], layout: Layout, state: Arrays) -> Aggregate:
+        norms = np.array([each.norm for each in held])
+        lengths = np.minimum(norms, self.radius or self.reach * np.median(norms))
+        voices = vetted(np.stack([each.seen for each in held]), norms, lengths)
+        clipped = np.divide(lengths, norms, out=np.ones_like(norms), where=norms > 0)
+        claimed = np.array([each.weight for each in held])
+        own = voices * np.minimum(claimed, _HEAVIEST * np.median(claimed))
+        weights = clipped * own / own.sum()
+        mean, counted = weighted_sum(held, weights, layout), clipped * voices
+        after: Arrays = {"rounds": state["rounds"] + 1}
+        return aggregate(held, mean, weights, after, counted=counted, plain=bool((counted == 1).all()))
+
+
+def sketch(payload: Payload, seed: int) -> Vector:
+    """A short vector with about the same inner products (a count sketch); of a small model, the update itself."""
+    if payload.layout.size <= _WIDTH:
+        return payload.dense()
+    short = np.zeros(_WIDTH, np.float32)
+    for layer in payload.layers():
+        kernels.add_to_sketch(layer.indices, layer.values.decode(), np.uint64(seed), short)
+    return short
+
+
+def vetted(sketches: NDArray[np.float32], norms: Numbers, lengths: Numbers) -> Numbers:
+    """How much of a voice each update has, from 0 to 1."""
+    count = len(norms)
+    if count < _FEWEST:
+        return np.ones(count)
+    inverse = np.divide(1, norms, out=np.zeros_like(norms), where=norms > 0)
+    unit = sketches.astype(np.float64) * inverse[:, None]
+    cosines = np.clip(unit @ unit.T, -1, 1)
+    usual, spread = _usual(cosines[np.triu_indices(count, 1)])
+    limit = min(usual + _FAR * spread, _ALIKE)
+    alike = np.clip((cosines - limit) / (1 - limit), 0, 1)
+    np.fill_diagonal(alike, 1)
+    voices: Numbers = 1 / alike.sum(axis=1)
+    others = (1 - alike) * (voices * lengths)
+    agreement = (others * cosines).sum(axis=1) / np.maximum(others.sum(axis=1), 1e-30)
+    usual, spread = _usual(agreement)
+    backwards = (agreement < 0) & (agreement < usual - _BEHIND * spread)
+    return np.where(backwards, 0.0, voices)
+
+
+def _usual(values: Numbers) -> tuple[float, float]:
+    """The median, and a standard deviation from the median distance to it."""
+    median = float(np.median(values))
+    return median, 1.4826 * float(np.median(np.abs(values - median)))

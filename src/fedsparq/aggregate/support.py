@@ -1,0 +1,145 @@
+"""Which coordinates the clients of a round send, on which lattice: chosen from what past rounds made public."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsparq.aggregate.common import BufferMean
+from fedsparq.errors import WireError
+from fedsparq.layout import Arrays, Layout, Vector
+from fedsparq.options import Decay, Fraction, Positive, component
+from fedsparq.payload import Indices
+from fedsparq.payload.support import levels_on, plan_support, support_of
+from fedsparq.protocols import Aggregate, Update
+
+_AIM = 0.7
+"""The root mean square of the mean level that the step is steered to."""
+_FASTEST = 4.0
+"""The step changes by no more than this factor from one round to the next."""
+
+
+@component
+class Support:
+    """`fraction` of all coordinates: up to a share `small` whole layers, the smallest first; of the others a `known`
+    share where past means were largest, the rest at random, so that every coordinate comes round."""
+
+    fraction: Fraction = 0.1
+    known: Decay = 0.5
+    small: Decay = 0.0
+    decay: Decay = 0.9
+    """How much of the past the record of means keeps."""
+    first_step: Positive = 0.005
+
+    def init(self, layout: Layout) -> Arrays:
+        return {
+            "step": np.array([self.first_step]),
+            "record": np.zeros(layout.size, np.float32),
+            "rounds": np.zeros(1, np.int64),
+        }
+
+    def count(self, layout: Layout) -> int:
+        """How many coordinates a round is about."""
+        return min(layout.size, max(1, round(self.fraction * layout.size)))
+
+    def plan(self, layout: Layout, state: Arrays) -> Arrays:
+        """What the clients of the next round are told."""
+        count = self.count(layout)
+        small = self._small_layers(layout, count)
+        record = state["record"].copy()
+        record[small] = 0
+        listed = np.union1d(small, _largest(record, round(self.known * (count - small.size))))
+        seed = int(np.random.default_rng([int(state["rounds"][0]), 8]).integers(2**63))
+        step = state["step"].astype(np.float32)
+        return {**plan_support(layout.size, count - listed.size, seed, listed), "step": step}
+
+    def _small_layers(self, layout: Layout, count: int) -> Indices:
+        """The layers of which one after another, the smallest first, all fit into their share."""
+        left, spans = self.small * count, []
+        for tensor in sorted(layout.parameters, key=lambda tensor: tensor.size):
+            left -= tensor.size
+            if left < 0:
+                break
+            spans.append(np.arange(tensor.span.start, tensor.span.stop, dtype=np.uint32))
+        return np.sort(np.concatenate(spans)) if spans else np.empty(0, np.uint32)
+
+    def learn(self, state: Arrays, support: Indices, mean: Vector) -> Arrays:
+        """The state after a round of this mean, on this support. It is public, and what is learnt of it is free."""
+        level = float(np.sqrt(np.mean((mean / state["step"][0]) ** 2, dtype=np.float64)))
+        record = state["record"].copy()
+        record[support] = self.decay * record[support] + (1 - self.decay) * np.abs(mean)
+        step = state["step"] * np.clip(level / _AIM, 1 / _FASTEST, _FASTEST)
+        return {"step": step, "record": record, "rounds": state["rounds"] + 1}
+
+
+def _largest(record: Vector, count: int) -> Indices:
+    """Where the record is largest; nowhere before anything is known."""
+    count = min(count, int(np.count_nonzero(record)))
+    if not count:
+        return np.empty(0, np.uint32)
+    return np.sort(np.argpartition(-record, count - 1)[:count]).astype(np.uint32)
+
+
+@component
+class CommonMean:
+    """The mean of levels on a common support, all clients alike."""
+
+    support: Support = Support()
+
+    def init(self, layout: Layout) -> Arrays:
+        return self.support.init(layout)
+
+    def plan(self, layout: Layout, state: Arrays) -> Arrays:
+        return self.support.plan(layout, state)
+
+    def open(self, layout: Layout, state: Arrays) -> _CommonMean:
+        return _CommonMean(self.support, layout, state)
+
+
+class LevelSum:
+    """The exact sum of levels on a round's support, as they come or summed up already."""
+
+    def __init__(self, plan: Arrays, size: int) -> None:
+        self.indices, self.step = support_of(plan, size), np.float32(plan["step"][0])
+        self.levels = np.zeros(self.indices.size, np.int64)
+
+    def add(self, update: Update) -> bool:
+        """Whether it is on the round's lattice, and was added."""
+        try:
+            self.levels += levels_on(self.indices, self.step, update.payload)
+        except WireError:
+            return False
+        return True
+
+    @property
+    def values(self) -> NDArray[np.float64]:
+        return np.multiply(self.levels, float(self.step), dtype=np.float64)
+
+
+class _CommonMean:
+    def __init__(self, support: Support, layout: Layout, state: Arrays) -> None:
+        self._support, self._layout, self._state = support, layout, state
+        self._sum = LevelSum(support.plan(layout, state), layout.size)
+        self._buffers = BufferMean()
+        self._shares: dict[int, float] = {}
+
+    def add(self, update: Update) -> None:
+        counts = self._sum.add(update)
+        if counts:
+            self._buffers.add(update.payload.buffers, 1.0)
+        self._shares[update.client] = float(counts)
+
+    def add_sum(self, levels: NDArray[np.int64], clients: Sequence[int]) -> None:
+        self._sum.levels += levels
+        self._shares |= dict.fromkeys(clients, 1.0)
+
+    def close(self) -> Aggregate:
+        counted = sum(self._shares.values())
+        if not counted:
+            return Aggregate(None, self._shares, state=self._state)
+        mean = np.zeros(self._layout.size, np.float32)
+        mean[self._sum.indices] = self._sum.values / counted
+        state = self._support.learn(self._state, self._sum.indices, mean[self._sum.indices])
+        return Aggregate(mean, self._shares, self._buffers.mean(), state)

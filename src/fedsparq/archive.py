@@ -1,0 +1,151 @@
+"""Arrays and facts in one safetensors file that tells when it was damaged, and files that survive a crash."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from fedsparq.errors import FedSparQError, RunError
+
+SCRATCH = ".tmp"
+"""How the name of a file ends that is not yet written to its end."""
+
+_SIZES = {"f": (2, 4, 8), "i": (1, 2, 4, 8), "u": (1, 2, 4, 8)}
+_KINDS = {f"{kind}{8 * size}".upper(): np.dtype(f"<{kind}{size}").str for kind in _SIZES for size in _SIZES[kind]}
+_KINDS["BOOL"] = "|b1"
+_DTYPES = {kind: name for name, kind in _KINDS.items()}
+"""safetensors' names. Its own writer and reader copy large arrays several times."""
+
+_KEY = "fedsparq"
+"""The one entry of the file's metadata: safetensors writes several in any order."""
+
+
+class ArchiveError(FedSparQError):
+    """A file that is not one of ours, or not as it was written."""
+
+
+def pack(about: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> bytes:
+    """The bytes of a file. safetensors itself has no checksum: ours covers the facts and every array."""
+    return b"".join(pack_parts(about, arrays))
+
+
+def pack_parts(about: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> list[bytes | memoryview]:
+    """`pack`, one part after another: large arrays are not copied."""
+    text, own = json.dumps(about), {name: _plain(array) for name, array in arrays.items()}
+    for name, array in own.items():
+        if array.dtype.str not in _DTYPES:
+            raise ArchiveError(f"only arrays of numbers can be saved: {name!r} is of {array.dtype}")
+    header: dict[str, Any] = {"__metadata__": {_KEY: json.dumps([text, _checksum(text, own)])}}
+    parts, at = [], 0
+    for name, array in sorted(own.items(), key=lambda item: (-item[1].dtype.alignment, item[0])):
+        offsets = [at, at + array.nbytes]
+        header[name] = {"dtype": _DTYPES[array.dtype.str], "shape": list(array.shape), "data_offsets": offsets}
+        parts.append(array.reshape(-1).view(np.uint8).data)
+        at += array.nbytes
+    encoded = json.dumps(header).encode()
+    encoded += b" " * (-len(encoded) % 8)
+    return [len(encoded).to_bytes(8, "little"), encoded, *parts]
+
+
+def unpack(data: bytes | memoryview, writable: bool = True) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """What `pack` was given, or ArchiveError. Arrays that need not be `writable`, or are already, are not copied."""
+    try:
+        start = 8 + int.from_bytes(data[:8], "little")
+        header = json.loads(bytes(data[8:start]))
+        text, expected = json.loads(header.pop("__metadata__")[_KEY])
+        found = memoryview(data)[start:]
+        body = bytearray(found) if writable and found.readonly else found
+        arrays = {name: _read(body, **entry) for name, entry in header.items()}
+        about: dict[str, Any] = json.loads(text)
+    except (ValueError, KeyError, TypeError, OverflowError, AttributeError, RecursionError) as error:
+        raise ArchiveError(f"it is not a file of FedSparQ's: {error}") from None
+    if _checksum(text, arrays) != expected:
+        raise ArchiveError("its checksum does not match: it was damaged after it was written")
+    return about, arrays
+
+
+def _read(body: bytearray | memoryview, dtype: str, shape: list[int], data_offsets: list[int]) -> NDArray[Any]:
+    first, end = data_offsets
+    kind, count = np.dtype(_KINDS[dtype]), math.prod(shape)
+    if not 0 <= first <= end <= len(body) or end - first != count * kind.itemsize:
+        raise ValueError("an array lies outside of the file")
+    return np.frombuffer(body, kind, count, first).reshape(shape) if count else np.empty(shape, kind)
+
+
+def _plain(array: NDArray[Any]) -> NDArray[Any]:
+    """In the order and with the bytes that the file has; safetensors takes memory as it lies."""
+    array = np.asarray(array)
+    return array.astype(array.dtype.newbyteorder("<"), order="C", copy=False)
+
+
+def _checksum(text: str, arrays: Mapping[str, NDArray[Any]]) -> str:
+    digest = xxhash.xxh3_64(text.encode())
+    for name in sorted(arrays):
+        array = np.ascontiguousarray(arrays[name])
+        digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
+        digest.update(array.reshape(-1).view(np.uint8).data)
+    return str(digest.hexdigest())
+
+
+def read_writable(path: Path) -> memoryview:
+    """A file in memory that is its reader's own: `unpack` need not copy its arrays."""
+    with path.open("rb") as file:
+        data = np.empty(os.fstat(file.fileno()).st_size, np.uint8)
+        return data.data[: file.readinto(data.data)]
+
+
+def remove_scratch(folder: Path) -> None:
+    """Remove what killed processes had not written to the end; for who holds the folder's lock."""
+    for path in folder.rglob(f".*.[0-9]*{SCRATCH}"):
+        path.unlink(missing_ok=True)
+
+
+def write_safely(
+    path: Path, data: bytes | Sequence[bytes | memoryview], mode: int | None = None, *, durable: bool = True
+) -> None:
+    """Write a file so that at any moment either the old or the new one is there, whole. `mode`: who may read it.
+
+    `data` may come in several parts. What need not survive a power failure is not `durable`, and not waited for.
+    """
+    scratch = path.with_name(f".{path.name}.{os.getpid()}{SCRATCH}")
+    try:
+        _make_folder(path.parent)
+        with scratch.open("wb") as file:
+            if mode is not None:
+                os.fchmod(file.fileno(), mode)
+            file.writelines([data] if isinstance(data, bytes) else data)
+            file.flush()
+            if durable:
+                os.fsync(file.fileno())
+        os.replace(scratch, path)
+        if durable:
+            sync_folder(path.parent)
+    except OSError as error:
+        with suppress(OSError):
+            scratch.unlink(missing_ok=True)
+        raise RunError(f"could not write {path}: {error.strerror or error}; nothing that was there is lost") from error
+
+
+def _make_folder(folder: Path) -> None:
+    """Make a folder and those above it, so that they are still there after a power failure."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    for path in reversed(missing):
+        path.mkdir(exist_ok=True)
+        sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

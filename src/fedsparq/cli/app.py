@@ -1,0 +1,104 @@
+"""The application that all commands join, and what they share."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import click
+import typer
+from rich.console import Console
+from typer.core import TyperGroup
+
+from fedsparq.cli.interrupt import InterruptedCommandError
+from fedsparq.errors import MissingExtraError, RunError
+
+if TYPE_CHECKING:
+    from fedsparq.report.write import Report
+
+
+class _Commands(TyperGroup):
+    def invoke(self, ctx: click.Context) -> Any:
+        """For click, KeyboardInterrupt would be the end of the matter."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise InterruptedCommandError from None
+
+
+app = typer.Typer(
+    name="fedsparq",
+    cls=_Commands,
+    help="Federated learning with small updates: run experiments, compare methods, look into messages.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+console = Console()
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print("fedsparq", importlib.metadata.version("fedsparq"))
+        raise typer.Exit
+
+
+@app.callback()
+def fedsparq(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_show_version, help="Show the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+def worker_count(count: int) -> int:
+    return count or os.cpu_count() or 1
+
+
+def say(text: str) -> None:
+    console.print(text, soft_wrap=True, highlight=False, markup=False)
+
+
+def say_left_out(written: Report) -> None:
+    for left in written.left_out:
+        say(f"left out: {left}")
+
+
+def need_torch() -> None:
+    """An error that says what to install, before anything slow is imported."""
+    for name in ("torch", "flwr_datasets", "matplotlib"):
+        try:
+            found = find_spec(name) is not None
+        except ImportError:
+            found = False
+        if not found:
+            raise MissingExtraError(f"this command needs {name}: pip install 'fedsparq[torch]'")
+
+
+def conclude(folders: list[Path], page: Path, paper: bool, command: str) -> None:
+    """Show the tables of some runs and write their report, with the figures that it shows itself."""
+    from fedsparq.report.console import print_tables
+    from fedsparq.results.reading import load_runs
+
+    print_tables(folders, console)
+    if not load_runs(folders).runs:
+        say(f"Results are in {folders[0]}; there is no report, as the task has no accuracy")
+        return
+    written = write(folders, page, title=None, paper=paper, command=command, formats=("svg",))
+    say_left_out(written)
+    say(f"Results are in {folders[0]}; report: {written.page}")
+
+
+def write(folders: list[Path], page: Path, **about: Any) -> Report:
+    """Write a report, as a page, a PDF or Markdown."""
+    from fedsparq.report.write import write_report
+
+    try:
+        return write_report(folders, page, **about)
+    except OSError as error:
+        raise RunError(f"could not write the report {error.filename or page}: {error.strerror or error}") from error

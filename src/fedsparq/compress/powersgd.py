@@ -1,0 +1,54 @@
+"""PowerSGD (Vogels 2019): a matrix as the product of two thin ones, by one step of power iteration."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsparq.layout import Arrays, Layout, Vector
+from fedsparq.options import Count, component
+from fedsparq.payload import Dense, Float32Values, LowRank, Payload, Values
+from fedsparq.payload.low_rank import matrix_shape
+from fedsparq.payload.values import LARGEST_FLOAT32
+from fedsparq.protocols import Compressed
+
+
+@component
+class PowerIteration:
+    """P = orth(M Q), Q = M^T P, and M is sent as P Q^T; Q is where the next round begins.
+
+    Vectors, and matrices that two factors would not make smaller, are sent as float32.
+    """
+
+    rank: Count = 4
+
+    def init(self, layout: Layout) -> Arrays:
+        """The same random Q on every client."""
+        return {
+            f"right{index}": np.random.default_rng([index, columns]).normal(size=(columns, self.rank))
+            for index, (rows, columns) in enumerate(map(matrix_shape, layout.parameters))
+            if self.rank * (rows + columns) < rows * columns
+        }
+
+    def compress(self, update: Vector, layout: Layout, state: Arrays, rng: np.random.Generator) -> Compressed:
+        values, after = list[Values](), dict(state)
+        for index, tensor in enumerate(layout.parameters):
+            key, layer = f"right{index}", update[tensor.span]
+            if key not in state:
+                values.append(Float32Values(layer.copy()))
+                continue
+            factors, after[key] = _factors(layer.reshape(matrix_shape(tensor)), state[key])
+            values.append(factors)
+        return Payload(layout, Dense(layout.size), tuple(values)), after
+
+
+def _factors(matrix: Vector, right: NDArray[np.float64]) -> tuple[LowRank, NDArray[np.float64]]:
+    """The two factors, and the right one to begin with next time: one that nothing was found along stays as it is."""
+    scale = float(np.abs(matrix).max(initial=0)) or 1.0
+    whole = matrix.astype(np.float64) / scale
+    left, _ = np.linalg.qr(whole @ right)
+    found = whole.T @ left
+    norms = np.linalg.norm(found, axis=0)
+    following = np.where(norms > 0, found / np.where(norms > 0, norms, 1), right)
+    most = LARGEST_FLOAT32 / (2 * left.shape[1])
+    return LowRank(left.astype(np.float32), (scale * found).clip(-most, most).astype(np.float32)), following

@@ -1,0 +1,21 @@
+"""What can be said to be wrong with a run before anything slow is imported or read."""
+
+from __future__ import annotations
+
+from fedsparq.errors import OptionError
+from fedsparq.specs import RunSpec
+from fedsparq.tasks.data import find
+
+MODELS = ("mlp", "lenet5", "resnet18", "char-lstm", "char-transformer")
+"""Those that `fedsparq.tasks.models` has, which needs torch to say so."""
+
+
+def look_ahead(spec: RunSpec) -> None:
+    """An error for a data set or a model that there is not."""
+    if spec.task != RunSpec.model_fields["task"].default:
+        return
+    if spec.model not in MODELS and ":" not in spec.model:
+        known = ", ".join(MODELS)
+        raise OptionError(f"unknown model {spec.model!r}: choose from {known}, or give package.module:function")
+    if spec.dataset != "mnist-mini" and ":" not in spec.dataset:
+        find(spec.dataset)

@@ -1,0 +1,186 @@
+"""Rounds under masks: the server learns the sum of its clients' levels, and no client's own.
+
+A round has four exchanges instead of one. The third carries the broadcast and brings the masked levels; the reply as it
+would be without masks stays with the client until a later broadcast acknowledges it. A sum that cannot be made
+acknowledges nobody, so nothing is lost.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fedsparq.archive import write_safely
+from fedsparq.errors import SecureSumError, WireError
+from fedsparq.federate.client import Answer, Client
+from fedsparq.federate.messages import Broadcast, Reply, reply_digest
+from fedsparq.federate.rounds import Delivery, Traffic
+from fedsparq.federate.server import RoundOutcome, Server
+from fedsparq.payload import Reader, Writer
+from fedsparq.payload.support import levels_on, support_of
+from fedsparq.privacy.skellam import skellam
+from fedsparq.secure import Member, SecureSum, Terms
+from fedsparq.secure.keys import NodeKey
+from fedsparq.secure.messages import Invitation, Masked, Neighbourhood, Survivors, kind_of
+from fedsparq.wire import decode
+
+_TRAIN = b"FSQT"
+"""How the third request begins: a broadcast, and what the neighbours shared."""
+_PRIVATE = 0o600
+
+AskMasked = Callable[[Mapping[int, bytes]], Iterable[Delivery]]
+"""Sends each client its own request, and gives the answers as they come."""
+
+
+def is_masked(message: bytes) -> bool:
+    """Whether a message is a request of a round under masks."""
+    return message[:4] == _TRAIN or kind_of(message) in (Invitation.kind, Neighbourhood.kind, Survivors.kind)
+
+
+@dataclass(frozen=True)
+class MaskedClient:
+    """A client in rounds under masks. Its secrets are in a folder of its own, for its eyes only.
+
+    `keys` is where its node's key is, and the public keys by which it knows the other nodes: one folder for all runs
+    of a node, or `folder` where none is given. Keys that were put into its `known.json` before are held to as well.
+    """
+
+    client: Client
+    folder: Path
+    keys: Path | None = None
+
+    def answer(self, message: bytes) -> Answer:
+        """The answer to a request of any stage; none, with a remark, to one that cannot or must not be answered."""
+        try:
+            if kind_of(message) == Invitation.kind:
+                member = self._invited(Invitation.decode(message))
+                sent = member.advertise(message)
+            else:
+                member = self._member()
+                if message[:4] == _TRAIN:
+                    return self._trained(member, message)
+                sent = member.share(message) if kind_of(message) == Neighbourhood.kind else member.unmask(message)
+        except WireError as error:
+            return Answer(None, (str(error),))
+        self._save(member)
+        return Answer(sent, (), len(sent))
+
+    def _trained(self, member: Member, message: bytes) -> Answer:
+        broadcast_bytes, collected = _untrain(message)
+        broadcast = Broadcast.decode(broadcast_bytes)
+        if broadcast.round != member.terms.round:
+            raise SecureSumError(f"a broadcast of round {broadcast.round} in a sum of round {member.terms.round}")
+        answer = self.client.answer(broadcast_bytes, secrets.token_bytes(16))
+        if answer.message is None:
+            return answer
+        reply = Reply.decode(answer.message)
+        support, step = support_of(broadcast.plan, self.client.layout.size), broadcast.plan["step"][0]
+        levels = levels_on(support, step, decode(reply.blob, self.client.layout))
+        if "variance" in broadcast.plan:
+            rng = np.random.default_rng(secrets.randbits(256))
+            levels = levels + skellam(float(broadcast.plan["variance"][0]), levels.size, rng)
+        digest = reply_digest(answer.message).to_bytes(8, "little")
+        sent = member.masked(collected, levels, digest)
+        self._save(member)
+        return Answer(sent, answer.remarks, len(sent), answer.train_seconds, answer.compress_seconds)
+
+    def _invited(self, invitation: Invitation) -> Member:
+        if self._path.exists():
+            member = self._member()
+            if member.terms.round > invitation.terms.round:
+                raise SecureSumError(f"an invitation to round {invitation.terms.round} is out of date")
+            if member.terms.round == invitation.terms.round:
+                return member
+        return Member(NodeKey(self._node_key()), self._known())
+
+    def _member(self) -> Member:
+        try:
+            return Member.decode(self._path.read_bytes())
+        except OSError:
+            raise SecureSumError("this client takes part in no sum") from None
+
+    def _save(self, member: Member) -> None:
+        write_safely(self._path, member.encode(), _PRIVATE)
+        if 2 in member.requests:
+            keys = Neighbourhood.decode(member.requests[2]).keys
+            known = self._known() | {client: each.node for client, each in keys.items()}
+            text = json.dumps({str(client): node.hex() for client, node in sorted(known.items())})
+            write_safely(self._keys / "known.json", text.encode(), _PRIVATE)
+
+    def _known(self) -> dict[int, bytes]:
+        path = self._keys / "known.json"
+        if not path.exists():
+            return {}
+        try:
+            return {int(client): bytes.fromhex(node) for client, node in json.loads(path.read_text()).items()}
+        except (ValueError, AttributeError, TypeError) as error:
+            raise SecureSumError(f'{path} is not {{"0": "a node\'s public key in hex", ...}}: {error}') from None
+
+    def _node_key(self) -> bytes:
+        path = self._keys / "node.key"
+        if not path.exists():
+            write_safely(path, os.urandom(32), _PRIVATE)
+            write_safely(self._keys / "node.pub", NodeKey(path.read_bytes()).public.hex().encode(), _PRIVATE)
+        return path.read_bytes()
+
+    @property
+    def _keys(self) -> Path:
+        return self.keys or self.folder
+
+    @property
+    def _path(self) -> Path:
+        return self.folder / "member.safetensors"
+
+
+def play_masked(server: Server, terms: Terms, clients: list[int], ask: AskMasked, traffic: Traffic) -> RoundOutcome:
+    """A whole round under masks: the sum of all who stayed counts, or nobody."""
+    server.open_round(clients)
+    try:
+        total = SecureSum(terms, clients, lambda client, reason: server.note(client, f"refused: {reason}"))
+        answers = _answers(server, ask, total.invitations(), traffic)
+        answers = _answers(server, ask, total.neighbourhoods(answers), traffic)
+        collected = total.collected(answers)
+        answers = _answers(server, ask, {c: _train(server.broadcast(c), collected[c]) for c in collected}, traffic)
+        digests = {c: Masked.decode(answers[c]).digest for c in answers if total.add(c, answers[c])}
+        result = total.result(_answers(server, ask, total.survivors(), traffic))
+        server.receive_sum(result.levels, {c: int.from_bytes(digests[c], "little") for c in result.clients})
+    except SecureSumError as error:
+        server.note(-1, f"no sum was made: {error}")
+    return server.close_round()
+
+
+def _answers(server: Server, ask: AskMasked, requests: Mapping[int, bytes], traffic: Traffic) -> dict[int, bytes]:
+    """The answers that came to the requests of a stage."""
+    answers = {}
+    traffic.down += sum(map(len, requests.values()))
+    for delivery in ask(requests):
+        answer = delivery.answer
+        traffic.up += answer.sent
+        traffic.seconds["train"] += answer.train_seconds
+        traffic.seconds["compress"] += answer.compress_seconds
+        for remark in answer.remarks:
+            server.note(delivery.client, remark)
+        if answer.message is not None:
+            answers[delivery.client] = answer.message
+    return answers
+
+
+def _train(broadcast: bytes, collected: bytes) -> bytes:
+    writer = Writer()
+    writer.raw(_TRAIN)
+    writer.varint(len(broadcast))
+    writer.raw(broadcast)
+    writer.raw(collected)
+    return writer.bytes()
+
+
+def _untrain(message: bytes) -> tuple[bytes, bytes]:
+    reader = Reader(memoryview(message)[4:])
+    broadcast = bytes(reader.raw(reader.varint(reader.left)))
+    return broadcast, bytes(reader.raw(reader.left))

@@ -1,0 +1,32 @@
+"""What a method says of local training, and who applies it in a Flower app: the app itself."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from fedsparq.errors import OptionError
+from fedsparq.method import Method
+from fedsparq.protocols import ClientRule
+
+
+def rule_name(rule: ClientRule) -> str:
+    """How a rule is named in `runs`: as in the config that it tells the app, or by its class, `drift-correction`."""
+    return next(iter(rule.config), None) or re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", type(rule).__name__).lower()
+
+
+def check_runs(method: Method, runs: Sequence[str], where: str) -> None:
+    """Refuse a method that changes gradients in a way that no mod can, unless the app says that it does so itself.
+
+    A rule that is told to the app in the config, such as the proximal term, is not of this kind: a method without it
+    is still the same method with another regularization.
+    """
+    if isinstance(runs, str):
+        raise OptionError(f'runs={runs!r} must be a list of names: runs=["{runs}"]')
+    for rule in method.rules:
+        name = rule_name(rule)
+        if rule.looks_at_gradients and not rule.config and name not in runs:
+            raise OptionError(
+                f"{method.label!r} changes the gradients of local training by its rule {name!r}, which only the app "
+                f'can do: apply it in the app and say so with runs=["{name}"] in {where}, or choose a method without it'
+            )

@@ -1,0 +1,135 @@
+"""The state of a strategy of Flower's between rounds, as facts and arrays that can be saved."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
+from flwr.serverapp.strategy import Strategy
+
+from fedsparq.errors import OptionError
+from fedsparq.flower.records import pack_arrays, unpack_arrays
+from fedsparq.layout import Arrays
+
+_MOMENTS = ("current_arrays", "momentum_vector", "m_t", "v_t", "clipping_norm", "current_bst")
+_TURNS = ("registered_nodes", "current_pos")
+KEPT = (*_MOMENTS, *_TURNS)
+"""What Flower's own strategies keep from one round to the next."""
+
+
+def check_state_known(strategy: Strategy) -> None:
+    """Refuse a strategy whose state we cannot know, before anything has started."""
+    if _own_state(strategy):
+        return
+    kind = type(strategy)
+    if not kind.__module__.startswith("flwr."):
+        raise OptionError(
+            f"a checkpoint cannot know what {kind.__name__} remembers between rounds: give it state_dict() and "
+            "load_state_dict(state), with numbers, words, arrays, lists and dicts in it"
+        )
+    inner = getattr(strategy, "strategy", None)
+    if isinstance(inner, Strategy):
+        check_state_known(inner)
+
+
+def state_of(strategy: Strategy) -> tuple[Any, Arrays]:
+    """Everything that a strategy must not lose: facts for JSON, and arrays that they refer to."""
+    arrays: Arrays = {}
+    facts = _packed(_state(strategy), arrays)
+    return facts, arrays
+
+
+def restore(strategy: Strategy, facts: Any, arrays: Arrays) -> None:
+    """Undo `state_of` on a strategy that was made anew."""
+    _restore(strategy, _unpacked(facts, arrays))
+
+
+def random_state(noise: bool) -> tuple[Any, Arrays]:
+    """Python's generator, by which Flower samples nodes, and numpy's, unless noise is drawn by that.
+
+    Noise that protects somebody must not come twice, nor be known to who reads the file.
+    """
+    version, words, normal = random.getstate()
+    facts: dict[str, Any] = {"python": [version, normal]}
+    arrays: Arrays = {"python": np.array(words, np.uint64)}
+    if not noise:
+        kind, keys, place, has_gauss, gauss = np.random.get_state(legacy=True)
+        facts["numpy"], arrays["numpy"] = [kind, int(place), int(has_gauss), float(gauss)], np.asarray(keys)
+    return facts, arrays
+
+
+def set_random_state(facts: Any, arrays: Arrays) -> None:
+    version, normal = facts["python"]
+    random.setstate((version, tuple(map(int, arrays["python"])), normal))
+    if "numpy" in facts:
+        kind, place, has_gauss, gauss = facts["numpy"]
+        np.random.set_state((kind, arrays["numpy"].astype(np.uint32), place, has_gauss, gauss))
+
+
+def _own_state(strategy: Strategy) -> bool:
+    return callable(getattr(strategy, "state_dict", None)) and callable(getattr(strategy, "load_state_dict", None))
+
+
+def _state(strategy: Strategy) -> dict[str, Any]:
+    if _own_state(strategy):
+        return {"own": strategy.state_dict()}  # type: ignore[attr-defined]
+    state = {name: getattr(strategy, name) for name in KEPT if name in vars(strategy)}
+    inner = getattr(strategy, "strategy", None)
+    return {**state, "strategy": _state(inner)} if isinstance(inner, Strategy) else state
+
+
+def _restore(strategy: Strategy, state: dict[str, Any]) -> None:
+    if "own" in state:
+        strategy.load_state_dict(state["own"])  # type: ignore[attr-defined]
+        return
+    for name, value in state.items():
+        if name == "strategy":
+            _restore(strategy.strategy, value)  # type: ignore[attr-defined]
+        else:
+            setattr(strategy, name, value)
+
+
+def _packed(value: Any, arrays: Arrays) -> Any:
+    """JSON for a value; arrays are put aside under numbers."""
+
+    def aside(kind: str, array: Any) -> list[Any]:
+        arrays[str(len(arrays))] = np.asarray(array)
+        return [kind, str(len(arrays) - 1)]
+
+    if value is None or isinstance(value, bool | int | float | str):
+        return ["plain", value]
+    if isinstance(value, np.ndarray | np.generic):
+        return aside("array", value)
+    if isinstance(value, bytes):
+        return aside("bytes", np.frombuffer(value, np.uint8))
+    if isinstance(value, ArrayRecord):
+        return aside("record", np.frombuffer(pack_arrays(value), np.uint8))
+    if isinstance(value, MetricRecord | ConfigRecord):
+        return [type(value).__name__, _packed(dict(value), arrays)]
+    if isinstance(value, Mapping):
+        return ["dict", [[_packed(key, arrays), _packed(each, arrays)] for key, each in value.items()]]
+    if isinstance(value, list | tuple | set):
+        return [type(value).__name__, [_packed(each, arrays) for each in value]]
+    raise OptionError(
+        f"a strategy's state holds a {type(value).__name__}, which cannot be saved; numbers and arrays can"
+    )
+
+
+def _unpacked(packed: Any, arrays: Arrays) -> Any:
+    kind, value = packed
+    if kind == "plain":
+        return value
+    if kind == "array":
+        return arrays[value]
+    if kind == "bytes":
+        return arrays[value].tobytes()
+    if kind == "record":
+        return ArrayRecord(unpack_arrays(arrays[value].tobytes()))
+    if kind == "dict":
+        return {_unpacked(key, arrays): _unpacked(each, arrays) for key, each in value}
+    if kind in ("MetricRecord", "ConfigRecord"):
+        return {"MetricRecord": MetricRecord, "ConfigRecord": ConfigRecord}[kind](_unpacked(value, arrays))
+    return {"list": list, "tuple": tuple, "set": set}[kind](_unpacked(each, arrays) for each in value)

@@ -1,0 +1,256 @@
+"""Methods and parts of the server by name: the package's, a user's own that are registered or installed, and
+`package.module:function`."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+from importlib.metadata import entry_points
+from typing import Any, TypeVar
+
+import xxhash
+
+from fedsparq.aggregate import (
+    CenteredClipping,
+    CoordinateMedian,
+    FLTrust,
+    GeometricMedian,
+    Mean,
+    MultiKrum,
+    Robust,
+    TrimmedMean,
+    clipped_mean,
+)
+from fedsparq.errors import FedSparQError, OptionError, UnknownMethodError
+from fedsparq.imports import load_function
+from fedsparq.method import Identity, Method
+from fedsparq.optimize import Adam, Momentum, SparseStep, Step, Yogi
+from fedsparq.options import validate_options
+from fedsparq.protocols import Aggregator, Optimizer
+
+Recipe = Callable[..., Method]
+"""A function that makes a method; its keyword arguments are the method's options, their annotations what is allowed."""
+
+R = TypeVar("R", bound=Recipe)
+
+GROUP = "fedsparq.methods"
+"""The entry point group under which installed packages offer recipes."""
+
+METHODS: dict[str, Recipe] = {}
+"""What was registered, by name."""
+
+AGGREGATORS: dict[str, Callable[..., Aggregator]] = {
+    "mean": Mean,
+    "robust": Robust,
+    "centered-clipping": CenteredClipping,
+    "clipped-mean": clipped_mean,
+    "multi-krum": MultiKrum,
+    "geometric-median": GeometricMedian,
+    "fltrust": FLTrust,
+    "coordinate-median": CoordinateMedian,
+    "trimmed-mean": TrimmedMean,
+}
+OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
+    "step": Step,
+    "momentum": Momentum,
+    "adam": Adam,
+    "yogi": Yogi,
+    "sparse-step": SparseStep,
+}
+
+_USUAL_IN_BROADCASTS: dict[str, Mapping[str, Any]] = {}
+
+
+def register(
+    name: str, *, version: int | str | None = None, in_broadcasts: Mapping[str, Any] | None = None
+) -> Callable[[R], R]:
+    """Give a recipe a name: ``@fedsparq.register("every-tenth")``.
+
+    `version` is to be changed with what the recipe does, so that machines with different algorithms notice; without
+    one, a digest of the module's source stands for it. `in_broadcasts` are options that suit the server's broadcasts
+    better than the defaults.
+    """
+    if not name or ":" in name or any(character.isspace() for character in name):
+        raise OptionError(f"a method cannot be registered as {name!r}; give a name such as 'every-tenth'")
+
+    def enter(recipe: R) -> R:
+        known = METHODS.get(name)
+        if known is not None and (known.__module__, known.__qualname__) != (recipe.__module__, recipe.__qualname__):
+            raise OptionError(f"there is a method {name!r} already, by {known.__module__}; choose another name")
+        if version is not None:
+            recipe.version = str(version)  # type: ignore[attr-defined]
+        METHODS[name] = recipe
+        _USUAL_IN_BROADCASTS[name] = in_broadcasts or {}
+        return recipe
+
+    return enter
+
+
+def method(name: str, /, **options: Any) -> Method:
+    """A method by its name, or by ``package.module:function`` as a user's own; options by keyword.
+
+    >>> from fedsparq import method
+    >>> method("fedsparq", multiplier=2).label
+    'fedsparq multiplier=2.0'
+    """
+    return _make(name, find_recipe(name), options, {})
+
+
+def broadcast_method(name: str, /, **options: Any) -> Method:
+    """A method by its name, for changes to a model that clients hold."""
+    usual = _USUAL_IN_BROADCASTS.get(name, {})
+    chosen = _make(name, find_recipe(name), {**usual, **options}, usual)
+    check_broadcast(chosen)
+    return chosen
+
+
+def check_broadcast(chosen: Method) -> None:
+    """An error for a method that would let the clients' model wander off."""
+    if chosen.whole_only or chosen.hears:
+        raise OptionError(f"{chosen.label!r} cannot compress a broadcast: it keeps a server and its clients in step")
+    if not chosen.contractive:
+        raise OptionError(
+            f"{chosen.label!r} cannot compress a broadcast: its payloads are unbiased but not contractive, and each "
+            "change starts from the last; take a contractive one, such as 'fedsparq-adaptive' with rounding=nearest"
+        )
+
+
+def aggregator(name: str, /, **options: Any) -> Aggregator:
+    """An aggregator by its name, or by ``package.module:function``.
+
+    >>> aggregator("mean", weighting="examples")
+    Mean(weighting='examples')
+    """
+    make = AGGREGATORS.get(name) or load_function(name, "aggregator", AGGREGATORS)
+    return make(**validate_options(name, make, options, "aggregator"))
+
+
+def optimizer(name: str, /, **options: Any) -> Optimizer:
+    """A server optimizer by its name, or by ``package.module:function``.
+
+    >>> optimizer("momentum", momentum=0.3)
+    Momentum(momentum=0.3, restart=False)
+    """
+    make = OPTIMIZERS.get(name) or load_function(name, "optimizer", OPTIMIZERS)
+    return make(**validate_options(name, make, options, "optimizer"))
+
+
+def resolver(*trusted: str) -> Callable[[Identity], Method]:
+    """How a client makes the method that a broadcast names.
+
+    A name from the wire never triggers an import: it must be registered in this process, be installed as an entry
+    point, or be among the `trusted`, which are names that this side was given by its own operator.
+    """
+    return lambda identity: _resolve(identity, trusted)
+
+
+def _resolve(identity: Identity, trusted: Iterable[str]) -> Method:
+    if ":" in identity.name and identity.name not in trusted:
+        raise UnknownMethodError(
+            f"the server asks for the method {identity.name!r}, which this client was not told of; "
+            "name it here too, as in compress(...), or register or install it"
+        )
+    try:
+        made = _make(identity.name, find_recipe(identity.name), identity.options, {})
+    except FedSparQError as error:
+        raise UnknownMethodError(f"the server asks for a method this client does not have: {error}") from None
+    own = made.identity
+    difference = own.difference(identity) if own else "no identity"
+    if difference:
+        raise UnknownMethodError(
+            f"the server's method {identity.name!r} is not the one this client has: it asks for {difference}; "
+            "install the same version on both sides"
+        )
+    return made
+
+
+def check_portable(chosen: Method, where: str) -> None:
+    """An error for a method that no other process could make."""
+    if chosen.identity is None:
+        raise OptionError(
+            f"this method was made by hand ({chosen.label}), so {where} could not make the same one; write a function "
+            "that returns it, and give its name as 'package.module:function' or register it with fedsparq.register"
+        )
+    if find_recipe(chosen.name).__module__ == "__main__":
+        raise OptionError(
+            f"the method {chosen.name!r} is a function of __main__, which {where} cannot import; move it into a module "
+            "of its own and give its name as 'package.module:function'"
+        )
+
+
+def find_recipe(name: str) -> Recipe:
+    """The recipe of a name: registered, of `package.module:function`, or installed.
+
+    A process that has imported the recipe's module knows the name too.
+    """
+    if name in METHODS:
+        return METHODS[name]
+    if ":" in name:
+        return load_function(name, "method", METHODS)
+    return _load_installed(name)
+
+
+def known_methods() -> dict[str, Recipe]:
+    """Every method with a name: registered or installed."""
+    return {**METHODS, **{name: _load_installed(name) for name in _installed() if name not in METHODS}}
+
+
+def _installed() -> Mapping[str, Any]:
+    return {point.name: point for point in entry_points(group=GROUP)}
+
+
+@cache
+def _load_installed(name: str) -> Recipe:
+    installed = _installed()
+    if name not in installed:
+        known = ", ".join({**METHODS, **installed})
+        raise OptionError(f"there is no method {name!r}; there is {known}, or give package.module:function")
+    point = installed[name]
+    try:
+        recipe: Recipe = point.load()
+    except Exception as error:
+        raise OptionError(f"method {name!r} of {point.value} cannot be imported: {error}") from error
+    if not callable(recipe):
+        raise OptionError(f"method {name!r} of {point.value} is not a function that returns a fedsparq.Method")
+    return recipe
+
+
+def _make(name: str, recipe: Recipe, options: Mapping[str, Any], usual: Mapping[str, Any]) -> Method:
+    every = validate_options(name, recipe, options)
+    made = recipe(**every)
+    if not isinstance(made, Method):
+        raise OptionError(f"method {name!r} gave a {type(made).__name__}; it must return a fedsparq.Method")
+    for key, value in every.items():
+        if not _survives_json(value):
+            raise OptionError(
+                f"{key}={value!r} of method {name!r} cannot be told to other machines; an option is a number, a word, "
+                "true or false, None, or a list of these"
+            )
+    defaults = {key: parameter.default for key, parameter in inspect.signature(recipe).parameters.items()}
+    unusual = (f"{key}={value}" for key, value in every.items() if value != usual.get(key, defaults[key]))
+    stated = getattr(recipe, "version", None)
+    version = _source_digest(recipe) if stated is None else str(stated)
+    return made.named(Identity(name, version, every, " ".join([name, *unusual])))
+
+
+def _survives_json(value: object) -> bool:
+    try:
+        return bool(json.loads(json.dumps(value, allow_nan=False)) == value)
+    except (TypeError, ValueError):
+        return False
+
+
+@cache
+def _source_digest(recipe: Recipe) -> str:
+    """The version of a recipe that states none: another source is another version.
+
+    Taken once, as the file may be changed while the module that was read from it runs.
+    """
+    try:
+        source = inspect.getsource(sys.modules[recipe.__module__])
+    except (OSError, TypeError, KeyError):
+        return ""
+    return f"source {xxhash.xxh3_64_hexdigest(source.encode())}"

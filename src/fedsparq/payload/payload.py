@@ -1,0 +1,169 @@
+"""What a compressed update holds, between the algorithm that made it and the bytes that carry it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedsparq.errors import UpdateError
+from fedsparq.layout import Buffers, Layout, Vector
+from fedsparq.payload import kernels
+from fedsparq.payload.float32 import Float32Values
+from fedsparq.payload.selection import Dense, Indices, Selection, Sparse
+from fedsparq.payload.values import LARGEST_FLOAT32, Values
+from fedsparq.threads import count_of, together
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer's share of a payload."""
+
+    name: str
+    start: int
+    size: int
+    indices: Indices
+    """In the flat vector, not in the layer."""
+    values: Values
+
+
+@dataclass(frozen=True)
+class Payload:
+    """A compressed update: which coordinates are sent, and per layer their values in order.
+
+    `buffers` carries the statistics and counters of the model; None where the layout has none or nobody set them.
+
+    >>> layout = Layout.of({"a": (3,), "b": (2,)})
+    >>> payload = Payload.sparse(layout, np.array([1, 4]), np.array([0.5, -2], np.float32))
+    >>> payload.dense().tolist()
+    [0.0, 0.5, 0.0, 0.0, -2.0]
+    """
+
+    layout: Layout
+    selection: Selection
+    values: tuple[Values, ...]
+    buffers: Buffers | None = None
+
+    def __post_init__(self) -> None:
+        counts = [len(values) for values in self.values]
+        sizes = [tensor.size for tensor in self.layout.parameters]
+        if len(counts) != len(sizes):
+            raise UpdateError(f"the payload has values for {len(counts)} layers; this layout has {len(sizes)}")
+        if sum(counts) != self.selection.count or (isinstance(self.selection, Dense) and counts != sizes):
+            raise UpdateError(f"the payload has {counts} values in its layers, which does not fit {self.selection}")
+
+    @classmethod
+    def sparse(cls, layout: Layout, indices: ArrayLike, values: Vector) -> Payload:
+        """Some coordinates of the flat vector, strictly rising (any integer dtype), and their float32 values."""
+        listed, vector = _checked_indices(np.asarray(indices), layout), np.array(values)
+        _check_float32("values, one for each index", vector, listed.size)
+        layers = [vector[part] for part in layout.split(listed)]
+        for tensor, layer in zip(layout.parameters, layers, strict=True):
+            if not np.isfinite(layer).all():
+                raise UpdateError(f"layer {tensor.name!r}: a value is infinite or not a number; all must be finite")
+        return cls(layout, Sparse(listed), tuple(map(Float32Values, layers)))
+
+    @classmethod
+    def full(cls, layout: Layout, vector: Vector, buffers: Buffers | None = None) -> Payload:
+        """Every coordinate as float32; the vector is not copied."""
+        _check_float32("vector", vector, layout.size)
+        vector = np.ascontiguousarray(vector)
+        values = tuple(Float32Values(vector[tensor.span]) for tensor in layout.parameters)
+        return cls(layout, Dense(layout.size), values, buffers)
+
+    @cached_property
+    def indices(self) -> Indices:
+        """The coordinates that are sent."""
+        return self.selection.indices
+
+    @property
+    def kept(self) -> int:
+        """How many coordinates are sent."""
+        return sum(map(len, self.values))
+
+    def layers(self) -> Iterator[Layer]:
+        done = 0
+        for tensor, values in zip(self.layout.parameters, self.values, strict=True):
+            yield Layer(tensor.name, tensor.offset, tensor.size, self.indices[done : done + len(values)], values)
+            done += len(values)
+
+    def dense(self) -> Vector:
+        """The update as the server will see it: zero where nothing was sent."""
+        out = np.zeros(self.layout.size, np.float32)
+        for values, part, indices in self._parts(out):
+            part[... if indices is None else indices] = values.decode()
+        return out
+
+    def add_to(self, accumulator: Vector, weight: float = 1.0, *, threads: int | None = None) -> None:
+        """accumulator += weight * dense(), without making the dense vector. Layers are added side by side."""
+        _check_float32("accumulator", accumulator, self.layout.size)
+        if not accumulator.flags.writeable:
+            raise UpdateError("the accumulator is read-only; give an array that can be changed")
+        if not abs(weight) <= LARGEST_FLOAT32:
+            raise UpdateError(f"the weight {weight} is not a finite float32")
+        share = np.float32(weight)
+        together(
+            lambda part: part[0].add_to(part[1], part[2], share),
+            list(self._parts(accumulator)),
+            count_of(threads, self.layout.size),
+            size=lambda part: len(part[0]),
+        )
+
+    def dot(self, vector: Vector) -> float:
+        """The inner product with a dense vector, without making this one dense."""
+        _check_float32("vector", vector, self.layout.size)
+        total = 0.0
+        for values, part, indices in self._parts(vector):
+            decoded = values.decode()
+            total += kernels.dot(part, decoded) if indices is None else kernels.gather_dot(part, indices, decoded)
+        return total
+
+    def _parts(self, vector: Vector) -> Iterator[tuple[Values, Vector, Indices | None]]:
+        """The values of each layer, and where they belong in a flat vector: at indices, or in all of a slice (None)."""
+        if isinstance(self.selection, Dense):
+            for tensor, values in zip(self.layout.parameters, self.values, strict=True):
+                yield values, vector[tensor.span], None
+        else:
+            for layer in self.layers():
+                yield layer.values, vector, layer.indices
+
+    def scaled(self, share: np.float32) -> Payload:
+        """The same update times `share`: in the same kinds of values where they can hold it, else as float32."""
+        parts = ((values, values.scaled(share)) for values in self.values)
+        scaled = tuple(Float32Values(share * old.decode()) if new is None else new for old, new in parts)
+        return replace(self, values=scaled)
+
+    @cached_property
+    def norm(self) -> float:
+        """The Euclidean norm of the update."""
+        return float(np.sqrt(sum(np.square(values.decode(), dtype=np.float64).sum() for values in self.values)))
+
+    def largest(self) -> float:
+        """The largest magnitude; nan if a value is not finite."""
+        return float(np.max([values.largest() for values in self.values], initial=0))
+
+
+def _check_float32(what: str, array: NDArray[Any], size: int) -> None:
+    if array.shape != (size,) or array.dtype != np.float32:
+        raise UpdateError(f"the {what}: got {array.dtype}{list(array.shape)}; it must be float32[{size}]")
+
+
+def _checked_indices(indices: NDArray[Any], layout: Layout) -> Indices:
+    """A copy of what must be strictly rising indices of the flat vector."""
+    if indices.ndim != 1 or (indices.size and indices.dtype.kind not in "iu"):
+        raise UpdateError(
+            f"the indices are {indices.dtype}{list(indices.shape)}; they must be whole numbers in one dimension, "
+            "such as np.flatnonzero(mask)"
+        )
+    wrong = np.flatnonzero(indices[1:] <= indices[:-1])
+    if wrong.size:
+        first = wrong[0]
+        raise UpdateError(f"index {indices[first + 1]} follows index {indices[first]}; indices must rise, none twice")
+    if indices.size and not (indices[0] >= 0 and indices[-1] < layout.size):
+        outside = indices[0] if indices[0] < 0 else indices[-1]
+        raise UpdateError(f"index {outside} is out of range; this layout has {layout.size:,} coordinates, from 0 on")
+    return indices.astype(np.uint32)

@@ -1,0 +1,196 @@
+"""Bytes out and bytes in: whole numbers, arrays, and arrays that zstd may make smaller."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from fedsparq.errors import WireError
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+Bytes = NDArray[np.uint8]
+
+TINY = 24
+"""Below this many bytes a zstd frame cannot win: it has 9 of its own."""
+
+_COMPRESSION: dict[int, int] = {
+    zstd.CompressionParameter.strategy: zstd.Strategy.fast,
+    zstd.CompressionParameter.min_match: 7,
+    zstd.CompressionParameter.hash_log: 6,
+    zstd.CompressionParameter.window_log: 18,
+    zstd.CompressionParameter.target_length: 0,
+}
+"""Nearly Huffman coding alone: on these bytes both smaller and faster than zstd's own levels."""
+
+_MOST_WINDOW = 1 << 22
+"""No frame of ours holds more than 4 MiB, so none may ask for a larger window. We look ourselves: to tell zstd takes
+longer than to read a short frame."""
+
+
+class Writer:
+    """Writes a message: plain bytes, whole numbers, and streams that zstd may make smaller."""
+
+    def __init__(self) -> None:
+        self._out = bytearray()
+        self._zstd = zstd.ZstdCompressor(options=_COMPRESSION)
+
+    def raw(self, data: bytes | NDArray[Any]) -> None:
+        self._out += data if isinstance(data, bytes) else data.data
+
+    def byte(self, value: int) -> None:
+        self._out.append(value)
+
+    def varint(self, value: int) -> None:
+        self._out += varint(value)
+
+    def compress(self, data: Bytes) -> bytes | None:
+        """The zstd frame of these bytes if it is smaller than they are."""
+        if data.size < TINY:
+            return None
+        frame = self._zstd.compress(data.data, self._zstd.FLUSH_FRAME)
+        return frame if len(frame) < data.size else None
+
+    def compressed(self, data: Bytes) -> tuple[bytes, bytes | Bytes]:
+        """The two parts of a stream: raw bytes, whose number the reader knows, behind a 0; or a smaller zstd frame
+        behind its length."""
+        frame = self.compress(data)
+        return (varint(len(frame)), frame) if frame else (varint(0), data)
+
+    def stream(self, raw: bytes | NDArray[Any], frame: bytes | None) -> None:
+        """A stream of raw bytes, or of the zstd frame where `compress` gave one."""
+        self.varint(len(frame) if frame else 0)
+        self.raw(frame or raw)
+
+    def with_checksum(self) -> bytes:
+        """All that was written, and its checksum."""
+        self._out += xxhash.xxh3_64_intdigest(self._out).to_bytes(8, "little")
+        return self.bytes()
+
+    def bytes(self) -> bytes:
+        return bytes(self._out)
+
+    def add(self, other: Writer) -> None:
+        """All that another writer has written."""
+        self._out += other._out
+
+
+class Reader:
+    """Reads a message that may be hostile: no length is believed before it is checked against what must be there."""
+
+    def __init__(self, data: memoryview, at: int = 0) -> None:
+        self._bytes, self._data = data, np.frombuffer(data, np.uint8)
+        self._end = len(data)
+        self.at = at
+
+    def from_here(self) -> Reader:
+        """Another reader of the same message, which goes on by itself."""
+        return Reader(self._bytes, self.at)
+
+    @property
+    def left(self) -> int:
+        return self._end - self.at
+
+    def raw(self, count: int) -> memoryview:
+        return self._bytes[self._next(count)]
+
+    def take(self, count: int) -> Bytes:
+        """The next bytes as an array, not copied."""
+        return self._data[self._next(count)]
+
+    def _next(self, count: int) -> slice:
+        start, self.at = self.at, self.at + count
+        if self.at > self._end:
+            raise WireError(f"the message ends after {self._end} bytes; more are expected: {self.at - self._end}")
+        return slice(start, self.at)
+
+    def rest(self) -> Bytes:
+        """All that is left, without moving on."""
+        return self._data[self.at :]
+
+    def byte(self) -> int:
+        at = self.at
+        if at >= self._end:
+            self._next(1)
+        self.at = at + 1
+        return self._bytes[at]
+
+    def number(self, size: int) -> int:
+        """A whole number of so many bytes."""
+        return int.from_bytes(self.raw(size), "little")
+
+    def array(self, dtype: str, count: int) -> NDArray[Any]:
+        """A copy of `count` little-endian numbers."""
+        kind = np.dtype(dtype)
+        return np.frombuffer(self.raw(count * kind.itemsize), kind).astype(kind.newbyteorder("="))
+
+    def varint(self, most: int) -> int:
+        """A whole number that may not exceed `most`."""
+        byte = self.byte()
+        value, shift = byte & 0x7F, 7
+        while byte >= 0x80:
+            if shift > 63:
+                raise WireError("a number has more than ten bytes; the message is damaged")
+            byte = self.byte()
+            value |= (byte & 0x7F) << shift
+            shift += 7
+        if byte == 0 and shift > 7:
+            raise WireError("a number is written with more bytes than it needs; the message is damaged")
+        if value > most:
+            raise WireError(f"a count or length is {value:,}; at this place it can be {most:,} at most")
+        return value
+
+    def skip_stream(self, raw_size: int) -> None:
+        """Go behind a stream without looking into it."""
+        self._next(self.varint(max(raw_size - 1, 0)) or raw_size)
+
+    def stream(self, raw_size: int, size: int) -> tuple[Bytes, bool]:
+        """Undo `Writer.stream`: `raw_size` bytes as they are and True, or `size` bytes out of zstd and False."""
+        length = self.varint(max(raw_size - 1, 0))
+        if length == 0:
+            return self.take(raw_size), True
+        frame = self.raw(length)
+        if _window(frame) > _MOST_WINDOW:
+            raise WireError("a zstd frame asks for more memory than any of FSQ1's needs")
+        try:
+            unpacker = zstd.ZstdDecompressor()
+            data = unpacker.decompress(frame, size)
+            if len(data) == size and not unpacker.eof:
+                data += unpacker.decompress(b"", 1)
+        except zstd.ZstdError as error:
+            raise WireError(f"a zstd frame is damaged: {error}") from None
+        if len(data) != size or not unpacker.eof or unpacker.unused_data:
+            raise WireError(f"a zstd frame does not hold exactly the {size:,} bytes that belong there")
+        return np.frombuffer(data, np.uint8), False
+
+
+def _window(frame: memoryview) -> int:
+    """How much memory a zstd frame asks for, by its header (RFC 8878, 3.1.1.1); 0 if it is too short to have one."""
+    if len(frame) < 6:
+        return 0
+    about, byte = frame[4], frame[5]
+    if not about & 0x20:
+        base = 1 << (10 + (byte >> 3))
+        return base + (base >> 3) * (byte & 7)
+    begin, flag = 5 + (0, 1, 2, 4)[about & 3], about >> 6
+    size = int.from_bytes(frame[begin : begin + (1 << flag)], "little")
+    return size + 256 if flag == 1 else size
+
+
+def varint(value: int) -> bytes:
+    """Seven bits a byte, the lowest first; the top bit says that more follow."""
+    if value <= 0x7F:
+        return bytes((value,))
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)

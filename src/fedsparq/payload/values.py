@@ -1,0 +1,138 @@
+"""What a kind of value is: how it decodes, and how it is written and read. One kind, one file."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsparq.errors import OptionError, UpdateError, WireError
+from fedsparq.layout import Tensor, Vector
+from fedsparq.payload import kernels
+from fedsparq.payload.selection import Indices
+from fedsparq.payload.streams import Reader, Writer
+
+LazyIndices = Callable[[], Indices]
+
+LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
+
+_CODEBOOK = 3
+_FREE = range(64, 255)
+
+
+class Values(ABC):
+    """The values that one layer sends, in the order of their indices.
+
+    On the wire a layer is a header, then its chunks: at most 2^20 coordinates each, with the values that lie in it.
+    A kind from outside the package says what `decode`, `write`, `read` and `join` do, has a code of its own, and is
+    made known with `register_values` on both sides.
+    """
+
+    code: ClassVar[int]
+    """The first byte of a layer's header. Free for other kinds: 64 to 254, but for those with ``code & 3 == 3``."""
+
+    needs_every_coordinate: ClassVar[bool] = False
+    """Whether a layer of this kind can only be sent as a whole."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """How many values there are."""
+
+    @abstractmethod
+    def decode(self) -> Vector:
+        """The values as float32. Where that costs something it is done once: do not change what is returned."""
+
+    def add_to(self, accumulator: Vector, indices: Indices | None, weight: np.float32) -> None:
+        """accumulator[indices] += weight * values; None: the accumulator is the layer, and every coordinate is sent."""
+        values, count = self.decode(), accumulator.size if indices is None else indices.size
+        if values.shape != (count,):
+            raise UpdateError(f"{type(self).__name__} decodes to {list(values.shape)} values for {count:,} coordinates")
+        kernels.add_scaled(accumulator, indices, values, weight)
+
+    def scaled(self, share: np.float32) -> Values | None:
+        """The same values times `share`, in the same kind; None if it cannot hold them."""
+        return None
+
+    def largest(self) -> float:
+        """The largest magnitude; nan if a value is not finite."""
+        largest = float(np.abs(self.decode()).max(initial=0))
+        return largest if largest < math.inf else math.nan
+
+    def symbols(self) -> Iterator[NDArray[Any]]:
+        """What the wire writes, as sequences of whole numbers whose entropy bounds its size."""
+        yield from np.ascontiguousarray(self.decode()).view(np.uint8).reshape(-1, 4).T
+
+    def write_header(self, writer: Writer) -> None:
+        """What stands before a layer's chunks: the code, then whatever the chunks share."""
+        writer.byte(self.code)
+
+    @abstractmethod
+    def write(self, writer: Writer, part: slice) -> None:
+        """The values of one chunk: `part` of all."""
+
+    @classmethod
+    def read_header(cls, reader: Reader, code: int, tensor: Tensor) -> Any:
+        """What `write_header` wrote behind the code: whatever `read` and `join` need of it."""
+        return None
+
+    @classmethod
+    @abstractmethod
+    def read(cls, reader: Reader, header: Any, count: int, tensor: Tensor) -> NDArray[Any]:
+        """The `count` values of one chunk; WireError unless they are exactly right."""
+
+    @classmethod
+    def skip(cls, reader: Reader, header: Any, count: int) -> bool:
+        """Go behind what `read` would read, without looking into it, so that chunks can be read side by side; False
+        where this kind cannot."""
+        return False
+
+    @classmethod
+    @abstractmethod
+    def join(cls, header: Any, data: NDArray[Any], indices: LazyIndices, tensor: Tensor) -> Values:
+        """The values of a layer from the data of its chunks, concatenated (empty, of any dtype, where there is none).
+
+        `indices` makes their indices, counted from the start of the layer: call it only if they are needed.
+        """
+
+
+Kind = TypeVar("Kind", bound=type[Values])
+
+_kinds: dict[int, type[Values]] = {}
+
+
+def register_values(kind: Kind) -> Kind:
+    """Make a kind of value known, so that messages with it can be read (a class decorator)."""
+    if not (isinstance(kind, type) and issubclass(kind, Values)):
+        raise OptionError(f"{kind!r} is no kind of value: it must be a subclass of Values")
+    if kind.__abstractmethods__:
+        raise OptionError(f"{kind.__name__} does not say how to {', '.join(sorted(kind.__abstractmethods__))}")
+    code = getattr(kind, "code", None)
+    if not isinstance(code, int) or code not in _FREE or code & 3 == _CODEBOOK:
+        raise OptionError(
+            f"{kind.__name__} has code {code}; other kinds than FSQ1's have one from 64 to 254 with code & 3 != 3"
+        )
+    return built_in(kind)
+
+
+def built_in(kind: Kind) -> Kind:
+    """`register_values` for the kinds of FSQ1 itself."""
+    taken = _kinds.get(kind.code, kind)
+    if (taken.__module__, taken.__qualname__) != (kind.__module__, kind.__qualname__):
+        raise OptionError(f"{kind.__name__} has code {kind.code}, which {taken.__name__} already has; take another")
+    _kinds[kind.code] = kind
+    return kind
+
+
+def kind_of(code: int, layer: str) -> type[Values]:
+    """The kind of value whose header starts with this byte."""
+    kind = _kinds.get(_CODEBOOK if code & 3 == _CODEBOOK else code)
+    if kind is None:
+        raise WireError(
+            f"layer {layer!r}: values of code {code} are not known here; "
+            "where both sides use a kind of their own, both must register it"
+        )
+    return kind

@@ -1,0 +1,1 @@
+"""A page, figures and tables about any set of runs."""

@@ -1,0 +1,182 @@
+"""Accuracy against bytes sent: the figure that answers the question."""
+
+import math
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from fedsparq.report.labels import Tag, around_points
+from fedsparq.report.looks import Looks
+from fedsparq.report.style import (
+    GRID,
+    MUTED,
+    SURFACE,
+    WIDTH,
+    accuracy_for_bytes,
+    draw_line,
+    explain_spread,
+    fitting,
+    log_ticks,
+    panel,
+    spread_shown,
+    styled,
+)
+from fedsparq.report.units import percent, tick_bytes
+from fedsparq.results.grouping import Arm, Bench, method_name, pareto, reference
+from fedsparq.results.verdict import judge
+
+_MANY = 12
+_FEATURED = 5
+_COLUMNS = 4
+_NUMBER = re.compile(r" \w+=[-+.e\d]+(?= |$)")
+_DEPTH = 2.0
+"""Points of accuracy below the best that are shown; what is worse stands as a triangle at the bottom."""
+
+
+def answer(bench: Bench, looks: Looks) -> Figure:
+    """Every method of one bench, the undominated ones joined; small multiples if there are many settings."""
+    if crowded(bench):
+        return frontier(bench, looks)
+    with styled():
+        figure, axes = panel("Accuracy for bytes sent", bench.setting.subtitle, left=40, height=3.6)
+        explain_spread(axes, bench.arms)
+        draw_methods(axes, bench, looks)
+        name_methods(axes, bench, looks)
+        return figure
+
+
+def draw_methods(axes: Axes, bench: Bench, looks: Looks) -> None:
+    """Marks with error bars, and the staircase below which nobody need stand."""
+    front = pareto(bench.arms)
+    axes.set_xscale("log")
+    for arm in bench.arms:
+        x, y, look = arm.sent, arm.accuracy, looks[arm.label]
+        axes.errorbar(
+            x.mean, y.mean, xerr=x.std, yerr=y.std, fmt="none", ecolor=look.colour, elinewidth=1, alpha=0.6, zorder=2
+        )
+        filling, layer = (look.colour, 4) if arm in front else (SURFACE.light, 3)
+        (point,) = axes.plot(x.mean, y.mean, marker=look.marker, color=look.colour, zorder=layer, label=arm.label)
+        point.set(markersize=7, markerfacecolor=filling, markeredgewidth=1.4)
+    reached = [arm.accuracy for arm in bench.arms]
+    low, high = min(y.mean for y in reached), max(y.mean for y in reached)
+    room = 0.16 * max(high - low, 0.5)
+    bottom, top = min(y.mean - (y.std or 0) for y in reached), max(y.mean + (y.std or 0) for y in reached)
+    axes.set_ylim(min(bottom, low - room), max(top, high + room))
+    least, most = min(arm.sent.mean for arm in bench.arms), max(arm.sent.mean for arm in bench.arms)
+    ratio = max(most / least, 1.5)
+    axes.set_xlim(least / ratio**0.16, most * ratio**0.16)
+    xs, ys = zip(*_staircase(axes, bench), strict=True)
+    axes.plot(xs, ys, color=MUTED.light, linewidth=0.8, zorder=1.5)
+    axes.fill_between(xs, ys, axes.get_ylim()[0], color=GRID.light, alpha=0.45, linewidth=0, zorder=1)
+    accuracy_for_bytes(axes)
+
+
+def name_methods(axes: Axes, bench: Bench, looks: Looks) -> None:
+    """Labels beside the marks; the axes must have their final place."""
+    front = pareto(bench.arms)
+    tags = [
+        Tag(arm.short_name, arm.sent.mean, arm.accuracy.mean, looks[arm.label].colour, arm in front)
+        for arm in bench.arms
+    ]
+    around_points(axes, tags, [_staircase(axes, bench), *_error_bars(bench)])
+
+
+def _error_bars(bench: Bench) -> list[list[tuple[float, float]]]:
+    spots = [(arm.sent, arm.accuracy) for arm in bench.arms]
+    upright = [[(x.mean, y.mean - (y.std or 0)), (x.mean, y.mean + (y.std or 0))] for x, y in spots]
+    return upright + [[(x.mean - (x.std or 0), y.mean), (x.mean + (x.std or 0), y.mean)] for x, y in spots]
+
+
+def _staircase(axes: Axes, bench: Bench) -> list[tuple[float, float]]:
+    """The corners of the best accuracy that so many bytes can buy."""
+    corners: list[tuple[float, float]] = []
+    for arm in pareto(bench.arms):
+        x, y = arm.sent.mean, arm.accuracy.mean
+        corners += [(x, corners[-1][1]), (x, y)] if corners else [(x, y)]
+    return [*corners, (axes.get_xlim()[1], corners[-1][1])]
+
+
+def crowded(bench: Bench) -> bool:
+    """Whether there are too many settings to name each, but several belong to one method."""
+    return len(bench.arms) > _MANY and len(families(bench.arms)) < len(bench.arms)
+
+
+def families(arms: Sequence[Arm]) -> dict[str, list[Arm]]:
+    """The arms that differ in numbers alone, by bytes sent; under their common label."""
+    found: dict[str, list[Arm]] = {}
+    for arm in sorted(arms, key=lambda arm: arm.sent.mean):
+        found.setdefault(_NUMBER.sub("", arm.label), []).append(arm)
+    return found
+
+
+def featured(bench: Bench) -> list[Arm]:
+    """The methods to draw curves of: all, or where there are many those that answer the question."""
+    if len(bench.arms) <= _MANY:
+        return list(bench.arms)
+    answering = (*pareto(bench.arms)[-_FEATURED:], *judge(bench.arms).least[:1], reference(bench.arms))
+    chosen = {"fedsparq", *(arm.label for arm in answering)}
+    return [arm for arm in bench.arms if arm.label in chosen]
+
+
+def frontier(bench: Bench, looks: Looks) -> Figure:
+    """Small multiples, one for each method: its settings joined, those of all other methods in grey behind."""
+    groups = families(bench.arms)
+    accuracies = [arm.accuracy.mean for arm in bench.arms]
+    best, worst = max(accuracies), min(accuracies)
+    floor = max(best - _DEPTH, worst - 0.2)
+    below = f" · triangles: below {floor:.1f} %" if worst < floor else ""
+    rows = math.ceil(len(groups) / _COLUMNS)
+    wide, high = WIDTH * 1.7 * 72, 75 + 100.0 * rows
+    with styled():
+        figure = Figure(figsize=(wide / 72, high / 72))
+        FigureCanvasAgg(figure)
+        figure.text(4 / wide, 1 - 15 / high, "Accuracy for bytes sent", fontsize=10.5, fontweight="bold")
+        subtitle = f"{bench.setting.subtitle} · {spread_shown(bench.arms)}{below}"
+        figure.text(4 / wide, 1 - 29 / high, subtitle, fontsize=fitting(subtitle, 8.0, wide - 8), color=MUTED.light)
+        grid = figure.subplots(rows, _COLUMNS, squeeze=False, sharex=True, sharey=True).ravel()
+        figure.subplots_adjust(
+            left=40 / wide, right=1 - 8 / wide, top=1 - 52 / high, bottom=32 / high, hspace=0.34, wspace=0.08
+        )
+        for axes, (method, arms) in zip(grid, groups.items(), strict=False):
+            axes.set_xscale("log")
+            axes.plot(
+                [arm.sent.mean for arm in bench.arms], accuracies, "o", color=GRID.light, markersize=3.5, zorder=1
+            )
+            _draw_family(axes, arms, method, looks, floor)
+            name = method_name(method)
+            size = fitting(name, 8.5, wide / _COLUMNS - 24)
+            axes.set_title(name, loc="left", fontsize=size, color=looks[arms[-1].label].colour, pad=3)
+        amounts = [arm.sent.mean for arm in bench.arms]
+        grid[0].set_xlim(min(amounts) / 1.6, max(amounts) * 1.6)
+        grid[0].set_ylim(floor, best + 0.4)
+        for axes in grid[len(groups) :]:
+            axes.set_visible(False)
+        figure.text(0.5, 5 / high, "upload per client over the run, as sent (log scale)", fontsize=8, ha="center")
+        return figure
+
+
+def _draw_family(axes: Axes, arms: Sequence[Arm], method: str, looks: Looks, floor: float) -> None:
+    """The settings of one method; those below the floor are triangles on it."""
+    look = looks[method] if method in looks else looks[arms[-1].label]
+    shown = [arm for arm in arms if arm.accuracy.mean >= floor]
+    sunk = [arm.sent.mean for arm in arms if arm.accuracy.mean < floor]
+    draw_line(axes, [a.sent.mean for a in shown], [a.accuracy.mean for a in shown], look, method, ours=False)
+    for arm in shown:
+        where: dict[str, Any] = {
+            "color": look.colour,
+            "marker": looks[arm.label].marker,
+            "markersize": 5.5,
+            "zorder": 4,
+        }
+        axes.errorbar(arm.sent.mean, arm.accuracy.mean, yerr=arm.accuracy.std, elinewidth=0.9, **where)
+    axes.plot(sunk, [floor] * len(sunk), "v", color=look.colour, markersize=5, clip_on=False, zorder=3)
+    log_ticks(axes.xaxis, tick_bytes)
+    axes.tick_params(labelsize=7)
+    axes.yaxis.set_major_locator(MaxNLocator(4))
+    axes.yaxis.set_major_formatter(percent)
+    axes.grid(axis="y")

@@ -1,0 +1,124 @@
+"""Several threads for one call: compiled loops, zstd and numpy let go of the interpreter's lock."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import lru_cache
+from typing import TypeVar
+
+from fedsparq.errors import OptionError
+
+A = TypeVar("A")
+B = TypeVar("B")
+
+WORTH = 1 << 20
+"""Fewer coordinates than this are not worth a second thread."""
+_LIMIT = "FEDSPARQ_THREADS"
+_here = threading.local()
+_granted: ContextVar[int] = ContextVar("fedsparq threads", default=1)
+
+
+def usable() -> int:
+    """How many threads this process may use: its CPUs, or fewer where FEDSPARQ_THREADS or OMP_NUM_THREADS says so."""
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    said = (os.environ.get(name, "") for name in (_LIMIT, "OMP_NUM_THREADS"))
+    return min([cpus, *(int(text) for text in said if text.isdecimal() and int(text))])
+
+
+def only_one() -> None:
+    """Say, for this process and those that it starts, that others share the CPUs: one thread is the default."""
+    os.environ[_LIMIT] = "1"
+
+
+def count_of(threads: int | None, coordinates: int = WORTH) -> int:
+    """A number of threads as callers give it: None for what may be used. One for work that is already shared out, or
+    for few coordinates."""
+    if threads is not None and (not isinstance(threads, int) or isinstance(threads, bool) or threads < 1):
+        raise OptionError(f"threads={threads!r}: give a whole number from 1 on, or None for all that may be used")
+    if coordinates < WORTH or getattr(_here, "is_worker", False):
+        return 1
+    return usable() if threads is None else threads
+
+
+@contextmanager
+def grant(threads: int) -> Iterator[None]:
+    """Let what is called inside use so many threads: for code between whose callers do not know of threads."""
+    token = _granted.set(threads)
+    try:
+        yield
+    finally:
+        _granted.reset(token)
+
+
+def granted() -> int:
+    return _granted.get()
+
+
+def in_order(function: Callable[[A], B], items: Iterable[A], threads: int) -> Iterator[B]:
+    """`map` on several threads: at most two calls a thread are begun before the first result is taken."""
+    if threads == 1:
+        yield from map(function, items)
+        return
+    pool, begun = _pool(os.getpid(), threads), deque[Future[B]]()
+    try:
+        for item in items:
+            begun.append(pool.submit(function, item))
+            if len(begun) == 2 * threads:
+                yield begun.popleft().result()
+        while begun:
+            yield begun.popleft().result()
+    finally:
+        _end(begun)
+
+
+def together(function: Callable[[A], B], items: Sequence[A], threads: int, size: Callable[[A], int]) -> list[B]:
+    """The results for all items. This thread and the others take one after the other, the largest first; who is kept
+    waiting for a CPU takes fewer."""
+    if threads == 1 or len(items) < 2:
+        return list(map(function, items))
+    results, left = dict[int, B](), sorted(range(len(items)), key=lambda place: size(items[place]))
+
+    def work() -> None:
+        while left:
+            try:
+                place = left.pop()
+            except IndexError:  # another thread took the last one
+                return
+            results[place] = function(items[place])
+
+    pool = _pool(os.getpid(), threads)
+    futures = [pool.submit(work) for _ in range(min(threads, len(items)) - 1)]
+    try:
+        work()
+    except BaseException:
+        left.clear()
+        raise
+    finally:
+        _end(futures)
+    for future in futures:
+        if not future.cancelled():
+            future.result()
+    return [results[place] for place in range(len(items))]
+
+
+def _end(futures: Iterable[Future[B]]) -> None:
+    """Nothing goes on in memory that its owner believes to be free."""
+    waiting = [future for future in futures if not future.cancel()]
+    for future in waiting:
+        future.exception()
+
+
+@lru_cache(maxsize=4)
+def _pool(process: int, threads: int) -> ThreadPoolExecutor:
+    """Kept from call to call; a forked process makes its own."""
+    return ThreadPoolExecutor(threads, thread_name_prefix="fedsparq", initializer=_begin)
+
+
+def _begin() -> None:
+    _here.is_worker = True

@@ -1,0 +1,20 @@
+"""Flat models and Flower's records, where a test has the one and needs the other."""
+
+from collections.abc import Mapping
+
+import numpy as np
+from flwr.app import Array, ArrayRecord
+
+from fedsparq import Model
+from fedsparq.layout import Layout
+
+
+def to_model(arrays: Mapping[str, Array], layout: Layout) -> Model:
+    """The flat model of those named arrays that a layout has."""
+    return Model(*layout.flatten({tensor.name: arrays[tensor.name].numpy() for tensor in layout.tensors}))
+
+
+def to_arrays(model: Model, layout: Layout) -> ArrayRecord:
+    """The named arrays of a flat model, in their own types and order."""
+    named = layout.unflatten(model.vector, model.buffers)
+    return ArrayRecord({name: Array(np.asarray(values)) for name, values in named.items()})

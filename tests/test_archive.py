@@ -1,0 +1,69 @@
+"""Files that tell when they were damaged, and that are never half written."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedsparq.archive import ArchiveError, pack, unpack, write_safely
+
+
+def test_arrays_and_facts_come_back() -> None:
+    arrays = {"x": np.arange(6, dtype=np.float32).reshape(2, 3), "none": np.empty(0, np.int64), "one": np.array(7)}
+    about, found = unpack(pack({"a": 1, "b": ["c", None]}, arrays))
+    assert about == {"a": 1, "b": ["c", None]}
+    assert found.keys() == arrays.keys()
+    for name, array in arrays.items():
+        assert (found[name].dtype, found[name].shape) == (array.dtype, array.shape)
+        np.testing.assert_array_equal(found[name], array)
+
+
+def test_the_checksum_covers_facts_and_shapes() -> None:
+    data = pack({"fact": 1234}, {"x": np.arange(6, dtype=np.float32)})
+    with pytest.raises(ArchiveError):
+        unpack(data.replace(b"1234", b"1235"))
+    with pytest.raises(ArchiveError):
+        unpack(data.replace(b"[6]", b"[5]"))
+
+
+def test_any_damage_is_noticed() -> None:
+    data = pack({"fact": 1234}, {"x": np.arange(6, dtype=np.float32)})
+    for at in range(len(data)):
+        damaged = bytearray(data)
+        damaged[at] ^= 0x04
+        with pytest.raises(ArchiveError):
+            unpack(bytes(damaged))
+    for length in range(len(data)):
+        with pytest.raises(ArchiveError):
+            unpack(data[:length])
+
+
+def test_write_makes_folders_and_replaces(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b" / "file"
+    write_safely(path, b"one")
+    write_safely(path, b"two")
+    assert path.read_bytes() == b"two"
+    assert [p.name for p in path.parent.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.arange(6.0).reshape(2, 3).T,
+        np.arange(10)[::3],
+        np.array([1, 2], ">f4"),
+        np.float64(7),
+        np.array([True, False]),
+    ],
+    ids=["transposed", "strided", "of the other byte order", "a scalar", "booleans"],
+)
+def test_arrays_come_back_however_they_lie_in_memory(array: np.ndarray) -> None:
+    found = unpack(pack({}, {"x": array}))[1]["x"]
+    assert found.shape == array.shape
+    np.testing.assert_array_equal(found, array)
+
+
+@pytest.mark.parametrize("array", [np.array(["a"]), np.array([None])], ids=["words", "objects"])
+def test_what_cannot_be_saved_is_said_to_be(array: np.ndarray) -> None:
+    with pytest.raises(ArchiveError, match="only arrays of numbers"):
+        pack({}, {"x": array})

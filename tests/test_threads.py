@@ -1,0 +1,120 @@
+"""Several threads give what one gives, also when something is wrong, and share out the work of one call only."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import xxhash
+
+import fedsparq
+from fedsparq import Layout, threads
+from fedsparq.errors import OptionError, UpdateError, WireError
+
+LAYOUT = Layout.of({"a": (1100, 1000), "none": (0,), "c": (1200, 900), "e": (2, 1_100_001)})
+
+
+@pytest.fixture(scope="module")
+def update() -> np.ndarray:
+    return np.random.default_rng(0).laplace(scale=1e-3, size=LAYOUT.size).astype(np.float32)
+
+
+@pytest.mark.parametrize("method", ["fedsparq", "fedsparq-adaptive", "top-10", "float16", "random-10", "eden"])
+def test_threads_change_nothing(method: str, update: np.ndarray) -> None:
+    chosen, found = fedsparq.method(method), []
+    for count in (1, 2, 5):
+        state, blobs = chosen.init(LAYOUT), []
+        rng = np.random.default_rng(1)
+        for _ in range(2):
+            payload, state = chosen.compress(update, state, rng, threads=count)
+            blobs.append(fedsparq.encode(payload, threads=count))
+            read = fedsparq.decode(blobs[-1], LAYOUT, threads=count)
+            total = update.copy()
+            read.add_to(total, 0.3, threads=count)
+        arrays = [array.tobytes() for _, array in sorted(state.arrays().items())]
+        found.append((blobs, total.tobytes(), read.dense().tobytes(), arrays))
+    assert found[0] == found[1] == found[2]
+
+
+@pytest.mark.parametrize("share", [0.9, 0.2, 0.02])
+def test_every_index_coding_is_read_alike(share: float, update: np.ndarray) -> None:
+    """Bitmaps and gaps are skipped, Rice codes must be read: side by side or in order, the same comes out."""
+    indices = np.flatnonzero(np.random.default_rng(2).random(LAYOUT.size) < share)
+    payload = fedsparq.Payload.sparse(LAYOUT, indices, update[indices])
+    blob = fedsparq.encode(payload, threads=3)
+    assert blob == fedsparq.encode(payload, threads=1)
+    one, three = (fedsparq.decode(blob, LAYOUT, threads=count) for count in (1, 3))
+    assert one.indices.tobytes() == three.indices.tobytes() == payload.indices.tobytes()
+    assert one.dense().tobytes() == three.dense().tobytes() == payload.dense().tobytes()
+
+
+def _sealed(broken: bytearray) -> bytes:
+    """With a checksum that holds again."""
+    return bytes(broken[:-8]) + xxhash.xxh3_64_intdigest(bytes(broken[:-8])).to_bytes(8, "little")
+
+
+def test_damaged_messages_are_refused_alike(update: np.ndarray) -> None:
+    method = fedsparq.method("fedsparq")
+    payload, _ = method.compress(update, method.init(LAYOUT), np.random.default_rng(0))
+    blob, rng = fedsparq.encode(payload), np.random.default_rng(3)
+    refused = 0
+    for at in rng.integers(13, len(blob) - 8, 30):
+        broken = bytearray(blob)
+        broken[at] ^= 1 << rng.integers(8)
+        outcomes = []
+        for count in (1, 3):
+            try:
+                outcomes.append(fedsparq.decode(_sealed(broken), LAYOUT, threads=count).dense().tobytes())
+            except WireError:
+                outcomes.append("refused")
+        assert outcomes[0] == outcomes[1]
+        refused += outcomes[0] == "refused"
+    assert refused
+
+
+def test_a_bad_value_is_named_as_by_one_thread(update: np.ndarray) -> None:
+    bad, method = update.copy(), fedsparq.method("fedsparq")
+    bad[1_100_000 + 5] = np.inf
+    for count in (1, 3):
+        with pytest.raises(UpdateError, match="layer 'c' of the update holds inf at index 5 of 1080000"):
+            method.compress(bad, method.init(LAYOUT), np.random.default_rng(0), threads=count)
+
+
+def test_work_that_is_shared_out_is_not_shared_out_again() -> None:
+    assert list(threads.in_order(lambda _: threads.count_of(7), range(3), 2)) == [1, 1, 1]
+    assert threads.together(lambda _: threads.count_of(None), [1, 2], 2, size=int) == [1, 1]
+    assert threads.count_of(7) == 7
+    assert threads.count_of(7, coordinates=1000) == 1
+
+
+def test_how_many_may_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads.os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.delenv("FEDSPARQ_THREADS", raising=False)
+    assert threads.usable() == 8
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert threads.usable() == 3
+    monkeypatch.setenv("FEDSPARQ_THREADS", "1")
+    assert threads.usable() == 1
+    for wrong in (0, -1, 2.0, True):
+        with pytest.raises(OptionError, match="whole number"):
+            threads.count_of(wrong)
+
+
+def test_an_error_ends_what_was_begun() -> None:
+    done = []
+
+    def work(n: int) -> int:
+        if n == 1:
+            raise ValueError("one")
+        done.append(n)
+        return n
+
+    with pytest.raises(ValueError, match="one"):
+        list(threads.in_order(work, range(50), 2))
+    ended = len(done)
+    assert ended < 50
+    with pytest.raises(ValueError, match="one"):
+        threads.together(work, range(5), 2, size=lambda n: n)
+    later = len(done)
+    assert list(threads.in_order(lambda n: n, range(3), 2)) == [0, 1, 2]
+    assert len(done) == later
