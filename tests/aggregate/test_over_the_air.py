@@ -33,12 +33,12 @@ def close(aggregator, made, state=None):
 def test_without_noise_and_outage_it_is_the_sum_of_signs(estimate):
     made = replies()
     aggregate = close(OverTheAir(1.0, 0.0, 0.0, estimate), made)
-    places = made[0][1].indices
-    assert all((payload.indices == places).all() for _, payload, _ in made)
-    signs = np.sum([np.sign(update[places]) for update, _, _ in made], axis=0)
-    scale = np.mean([np.abs(update[places]).mean() for update, _, _ in made])
+    indices = made[0][1].indices
+    assert all((payload.indices == indices).all() for _, payload, _ in made)
+    signs = np.sum([np.sign(update[indices]) for update, _, _ in made], axis=0)
+    scale = np.mean([np.abs(update[indices]).mean() for update, _, _ in made])
     expected = np.zeros(LAYOUT.size)
-    expected[places] = scale * (signs / 3 if estimate == "mean" else np.sign(signs))
+    expected[indices] = scale * (signs / 3 if estimate == "mean" else np.sign(signs))
     np.testing.assert_allclose(aggregate.mean, expected, rtol=1e-5, atol=1e-7)
     assert aggregate.measures == {"channel_uses": round(0.2 * LAYOUT.size) + 1, "heard": 3}
     assert aggregate.shares == {0: 1.0, 1: 1.0, 2: 1.0}

@@ -76,7 +76,7 @@ def _blocks(held: Sequence[Held], layout: Layout) -> Iterator[tuple[slice, Vecto
         layers = []
         for payload in payloads:
             values = payload.values[number]
-            layers.append((values.decode(), None if len(values) == tensor.size else _places(payload, number)))
+            layers.append((values.decode(), None if len(values) == tensor.size else _own_indices(payload, number)))
         for start in range(0, tensor.size, _BLOCK):
             end = min(start + _BLOCK, tensor.size)
             block = np.zeros((len(held), end - start), np.float32)
@@ -89,7 +89,7 @@ def _blocks(held: Sequence[Held], layout: Layout) -> Iterator[tuple[slice, Vecto
             yield slice(tensor.offset + start, tensor.offset + end), block
 
 
-def _places(payload: Payload, number: int) -> NDArray[np.int64]:
+def _own_indices(payload: Payload, number: int) -> NDArray[np.int64]:
     """The coordinates of a layer that were sent, counted from its start."""
     layer = list(payload.layers())[number]
     return layer.indices.astype(np.int64) - layer.start

@@ -32,11 +32,11 @@ class LargestCosines:
     def _largest(self, layer: Vector, blocks: Blocks) -> Values:
         kept = min(self.kept, blocks.size)
         found = blocks.transformed(blocks.cut(layer)).reshape(blocks.count, blocks.size)
-        places = np.sort(np.argpartition(-np.abs(found), kept - 1, axis=1)[:, :kept], axis=1)
-        chosen = np.take_along_axis(found, places, axis=1)
+        indices = np.sort(np.argpartition(-np.abs(found), kept - 1, axis=1)[:, :kept], axis=1)
+        chosen = np.take_along_axis(found, indices, axis=1)
         total = np.abs(chosen).sum(axis=1, keepdims=True)
         chosen *= np.minimum(1, 0.999 * LARGEST_FLOAT32 / np.maximum(total, 1))
-        return CosineBlocks(blocks, places.astype(np.uint16), chosen.astype(np.float32))
+        return CosineBlocks(blocks, indices.astype(np.uint16), chosen.astype(np.float32))
 
 
 @component

@@ -1,4 +1,4 @@
-"""SOBAA, the client's half: signs at places that all clients of a round draw alike, so that a channel can add them."""
+"""SOBAA, the client's half: signs at indices that all clients of a round draw alike, so that a channel can add them."""
 
 from __future__ import annotations
 

@@ -45,10 +45,10 @@ def compare(
 
     The results do not depend on `jobs`. Callbacks are called in this process; an error of theirs ends it all.
     """
-    places = _places(specs, out)
+    runs = _folders(specs, out)
     outcomes: dict[Path, Outcome] = {}
     unfinished = {}
-    for folder, spec in places.items():
+    for folder, spec in runs.items():
         with suppress(FedSparQError):
             if RunFolder(folder).holds(spec):
                 with closing([follow(spec)]) as told:
@@ -59,25 +59,25 @@ def compare(
     with made(out):
         for outcome in play(unfinished, workers, jobs, follow):
             outcomes[outcome.folder] = outcome
-    return [outcomes[folder] for folder in places]
+    return [outcomes[folder] for folder in runs]
 
 
-def _places(specs: Sequence[RunSpec], out: Path) -> dict[Path, RunSpec]:
+def _folders(specs: Sequence[RunSpec], out: Path) -> dict[Path, RunSpec]:
     """The folder of each run; the same run twice is one run."""
-    places: dict[Path, RunSpec] = {}
+    runs: dict[Path, RunSpec] = {}
     for spec in specs:
         folder = run_folder(out, spec)
-        if folder in places and (changed := differences(places[folder], spec)):
+        if folder in runs and (changed := differences(runs[folder], spec)):
             told = ", ".join(f"{key} {old!r} and {new!r}" for key, (old, new) in changed.items())
             raise OptionError(f"two runs, with {told}, would have one folder, {folder}; name one by a variant")
-        places[folder] = spec
-    return places
+        runs[folder] = spec
+    return runs
 
 
-def _one_after_another(places: dict[Path, RunSpec], workers: int, jobs: int, follow: Follow) -> Iterator[Outcome]:
+def _one_after_another(runs: dict[Path, RunSpec], workers: int, jobs: int, follow: Follow) -> Iterator[Outcome]:
     from fedsparq.experiments.run import run
 
-    for folder, spec in places.items():
+    for folder, spec in runs.items():
         told = Callbacks([follow(spec)])
         try:
             yield Outcome(spec, folder, run(spec, folder, resume=True, workers=workers, callbacks=[told]))
@@ -87,26 +87,26 @@ def _one_after_another(places: dict[Path, RunSpec], workers: int, jobs: int, fol
             yield Outcome(spec, folder, None, in_words(error))
 
 
-def _side_by_side(places: dict[Path, RunSpec], workers: int, jobs: int, follow: Follow) -> Iterator[Outcome]:
+def _side_by_side(runs: dict[Path, RunSpec], workers: int, jobs: int, follow: Follow) -> Iterator[Outcome]:
     told: dict[Path, Callback] = {}
-    homes = sorted({find_recipe(spec.method).__module__ for spec in places.values()})
+    homes = sorted({find_recipe(spec.method).__module__ for spec in runs.values()})
     try:
-        with Processes(min(jobs, len(places)), import_homes, homes) as processes:
-            for folder, spec in places.items():
+        with Processes(min(jobs, len(runs)), import_homes, homes) as processes:
+            for folder, spec in runs.items():
                 processes.submit(folder, _job, spec.model_dump_json(), folder, workers)
-            for _ in places:
-                yield _hear_until_one_ends(processes, places, told, follow)
+            for _ in runs:
+                yield _hear_until_one_ends(processes, runs, told, follow)
     finally:
         for callback in told.values():
             callback.close()
 
 
 def _hear_until_one_ends(
-    processes: Processes, places: dict[Path, RunSpec], told: dict[Path, Callback], follow: Follow
+    processes: Processes, runs: dict[Path, RunSpec], told: dict[Path, Callback], follow: Follow
 ) -> Outcome:
     while True:
         news = processes.news()
-        folder, spec = news.key, places[news.key]
+        folder, spec = news.key, runs[news.key]
         if folder not in told:
             told[folder] = follow(spec)
         if news.kind == "said":

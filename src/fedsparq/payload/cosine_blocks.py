@@ -66,7 +66,7 @@ class CosineBlocks(Values):
     """Every coordinate of a layer, from the same number of coefficients of each of its blocks."""
 
     blocks: Blocks
-    places: NDArray[np.uint16]
+    indices: NDArray[np.uint16]
     """Of the coefficients in their blocks, strictly rising: [blocks, kept]."""
     coefficients: NDArray[np.float32]
     code: ClassVar[int] = 26
@@ -82,11 +82,11 @@ class CosineBlocks(Values):
     def _decoded(self) -> Vector:
         shape = self.blocks
         dense = np.zeros((shape.count, shape.size))
-        np.put_along_axis(dense, self.places.astype(np.int64), self.coefficients, axis=1)
+        np.put_along_axis(dense, self.indices.astype(np.int64), self.coefficients, axis=1)
         return shape.joined(shape.restored(dense.reshape(-1, shape.height, shape.width)))
 
     def scaled(self, share: np.float32) -> CosineBlocks:
-        return CosineBlocks(self.blocks, self.places, share * self.coefficients)
+        return CosineBlocks(self.blocks, self.indices, share * self.coefficients)
 
     def symbols(self) -> Iterator[NDArray[Any]]:
         yield self._gaps
@@ -95,13 +95,13 @@ class CosineBlocks(Values):
     @property
     def _gaps(self) -> NDArray[np.uint16]:
         """How many coefficients are skipped before each that is sent."""
-        before = np.concatenate([np.full((len(self.places), 1), -1), self.places[:, :-1].astype(np.int64)], axis=1)
-        gaps: NDArray[np.uint16] = (self.places - before - 1).astype(np.uint16).reshape(-1)
+        before = np.concatenate([np.full((len(self.indices), 1), -1), self.indices[:, :-1].astype(np.int64)], axis=1)
+        gaps: NDArray[np.uint16] = (self.indices - before - 1).astype(np.uint16).reshape(-1)
         return gaps
 
     def write_header(self, writer: Writer) -> None:
         writer.byte(self.code)
-        writer.varint(self.places.shape[1])
+        writer.varint(self.indices.shape[1])
         gaps = self._gaps
         for half in (gaps & 0xFF, gaps >> 8):
             data = half.astype(np.uint8)
@@ -117,13 +117,13 @@ class CosineBlocks(Values):
         kept = reader.varint(blocks.size)
         count = kept * blocks.count
         low, high = (reader.stream(count, count)[0].astype(np.int64) for _ in range(2))
-        places = np.cumsum((low + (high << 8) + 1).reshape(blocks.count, kept), axis=1) - 1
+        indices = np.cumsum((low + (high << 8) + 1).reshape(blocks.count, kept), axis=1) - 1
         coefficients = reader.array("<f4", count).reshape(blocks.count, kept)
         with np.errstate(invalid="ignore", over="ignore"):
             sound = (np.abs(coefficients).sum(axis=1, dtype=np.float64) <= LARGEST_FLOAT32).all()
-        if not sound or (places >= blocks.size).any():
+        if not sound or (indices >= blocks.size).any():
             raise WireError(f"layer {tensor.name!r}: a coefficient is too large, not a number, or outside its block")
-        return cls(blocks, places.astype(np.uint16), coefficients)
+        return cls(blocks, indices.astype(np.uint16), coefficients)
 
     @classmethod
     def read(cls, reader: Reader, header: CosineBlocks, count: int, tensor: Tensor) -> NDArray[Any]:
