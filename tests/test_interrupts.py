@@ -29,13 +29,13 @@ def interrupt(words: list[str], ready: Callable[[int], bool], expected: str) -> 
     command = [sys.executable, "-m", "fedsparq", *words]
     pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, start_new_session=True, **pipes) as process:  # type: ignore[call-overload]
-        _wait(lambda: ready(process.pid) or process.poll() is not None)
-        begun = time.monotonic()
-        os.killpg(process.pid, signal.SIGINT)
         try:
+            _wait(lambda: ready(process.pid) or process.poll() is not None)
+            begun = time.monotonic()
+            os.killpg(process.pid, signal.SIGINT)
             process.wait(timeout=60)
-        finally:
             took = time.monotonic() - begun
+        finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
         said = process.stderr.read()
@@ -57,7 +57,7 @@ def played(out: Path, runs: int = 1) -> Callable[[int], bool]:
 
 
 def _wait(until: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 200
+    deadline = time.monotonic() + 400
     while not until():
         assert time.monotonic() < deadline
         time.sleep(0.005)
