@@ -31,6 +31,8 @@ ELSEWHERE = {
 """Pages outside docs/, and where they are in the site."""
 MEASURED = "mnist-mini-dirichlet-0.5-results.csv"
 """What `fedsparq report` wrote about `fedsparq compare frontier`: of the first 31 settings, and of the rest."""
+NO_BYTES = "sobaa"
+"""Its unit is channel uses: the bytes of its simulation stand beside nobody's."""
 
 _LINK = re.compile(r"\[(?P<text>[^\]\n]*)\]\((?P<link>[^)\s]+)\)|(?P<before>\b(?:src|href)=\")(?P<raw>[^\"]+)\"")
 
@@ -57,9 +59,16 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     markdown = nested(markdown)
     text = _LINK.sub(lambda match: _follow(match, Path(origin), place), markdown)
     folder, _, name = place.rpartition("/")
+    if name == "appendix.md":  # wide tables, and in no navigation
+        page.meta["hide"] = ["navigation"]
     if folder != "methods":
         return text
     return text + overview() if name == "index.md" else described(text, name.removesuffix(".md"))
+
+
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Code in a sentence is not broken, except where it is too long for a phone (site.css)."""
+    return re.sub(r"<code>([^<]{31,})</code>", r'<code class="long">\1</code>', html)
 
 
 def nested(markdown: str) -> str:
@@ -88,15 +97,21 @@ def _follow(match: re.Match[str], origin: Path, place: str) -> str:
     if there is None or (ROOT / target).is_dir():
         return match["text"] or match[0]
     moved = os.path.relpath(there, os.path.dirname(place)) + (f"#{anchor}" if anchor else "")
-    return f"[{match['text']}]({moved})" if match["link"] else f'{match["before"]}{moved}"'
+    if not match["link"]:
+        return f'{match["before"]}{moved}"'
+    return f"[{_title(target) if match['text'].endswith('.md') else match['text']}]({moved})"
+
+
+def _title(target: str) -> str:
+    """The heading of a page of the repository."""
+    return (ROOT / target).read_text().partition("\n")[0].removeprefix("# ")
 
 
 def described(text: str, name: str) -> str:
     """A method's page, with its docstring on top and its options and measurements at the end."""
     recipe = METHODS[name]
     title, rest = text.split("\n", 1)
-    summary = inspect.getdoc(recipe).split("\n")[0]  # type: ignore[union-attr]
-    return "\n".join([title, "", summary, rest.strip(), "", *_options(recipe), "", *_measured(name), ""])
+    return "\n".join([title, "", _summary(recipe), rest.strip(), "", *_options(recipe), "", *_measured(name), ""])
 
 
 def overview() -> str:
@@ -104,9 +119,8 @@ def overview() -> str:
     rows = {row["method"]: row for row in measurements()}
     lines = ["", "| method | what it sends | accuracy % | upload | of FedAvg |", "|---|---|---:|---:|---:|"]
     for name, recipe in METHODS.items():
-        summary = inspect.getdoc(recipe).split("\n")[0]  # type: ignore[union-attr]
         cells = _cells(rows[name], rows["fedavg"]) if name in rows else ["", "", "", ""]
-        lines.append(f"| [{name}]({name}.md) | {summary} | {cells[0]} | {cells[2]} | {cells[3]} |")
+        lines.append(f"| [{name}]({name}.md) | {_summary(recipe)} | {cells[0]} | {cells[2]} | {cells[3]} |")
     return "\n".join([*lines, "", _SETTING, ""])
 
 
@@ -115,6 +129,12 @@ _SETTING = (
     "seeds 0 to 2; upload per client over the run, as sent; ± is the standard deviation over seeds). "
     "[Past the paper](../PAST_THE_PAPER.md) has the figures of 31 of the 51 settings."
 )
+
+
+def _summary(recipe: Any) -> str:
+    """The first line of a recipe's docstring; the page that it names, as a link."""
+    first = (inspect.getdoc(recipe) or "").partition("\n")[0]
+    return re.sub(r"docs/(\w+\.md)", lambda page: f"[{_title(page[0])}](../{page[1]})", first)
 
 
 def _options(recipe: Any) -> list[str]:
@@ -132,10 +152,13 @@ def _measured(name: str) -> list[str]:
     ours = [row for row in rows if row["method"].split(" ")[0] == name]
     if not ours:
         return ["## On our frontier", "", "It was not among the methods of the last `fedsparq compare frontier`."]
+    ours.sort(key=lambda row: (row["method"] != name, -float(row["upload_bytes_mean"])))
     (fedavg,) = [row for row in rows if row["method"] == "fedavg"]
     lines = [f"| {row['method']} | {' | '.join(_cells(row, fedavg))} |" for row in ours]
     head = ["| setting | accuracy % | loss | upload | of FedAvg | coordinates sent |", "|---|---:|---:|---:|---:|---:|"]
-    picture = frontier_picture(map(_point, rows), [*map(_point, ours)], name)
+    if name == NO_BYTES:
+        return ["## On our frontier", "", *head, *lines, "", _SETTING]
+    picture = frontier_picture([_point(row) for row in rows if row["method"] != NO_BYTES], [*map(_point, ours)], name)
     told = f"Coloured: {name}; grey: the other settings above 89 %."
     return ["## On our frontier", "", picture, "", told, "", *head, *lines, "", _SETTING]
 
@@ -159,4 +182,5 @@ def _cells(row: dict[str, str], fedavg: dict[str, str]) -> list[str]:
     )
     ratio = float(fedavg["upload_bytes_mean"]) / upload
     size = f"{upload / 1e6:.3g} MB" if upload >= 1e6 else f"{upload / 1e3:.3g} kB"
-    return [f"{accuracy:.2f} ± {spread:.2f}", f"{loss:.3f}", size, f"1/{ratio:.1f}", f"{kept:.1%}"]
+    bytes_sent = ["—", "—"] if row["method"] == NO_BYTES else [size, f"1/{ratio:.1f}" if ratio >= 1.05 else "1"]
+    return [f"{accuracy:.2f} ± {spread:.2f}", f"{loss:.3f}", *bytes_sent, f"{100 * kept:.1f} %"]

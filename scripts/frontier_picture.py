@@ -31,7 +31,8 @@ def frontier_picture(others: Iterable[Point], ours: Sequence[Point], name: str) 
         f'<svg class="frontier" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" font-size="12" fill="currentColor" '
         f'aria-label="Accuracy against upload: {name} among all methods">'
     ]
-    for accuracy in range(lowest, highest + 1, 1 + (highest - lowest) // 8):
+    step = next(step for step in (1, 2, 5, 10, 20) if (highest - lowest) / step <= 8)
+    for accuracy in range(-(-lowest // step) * step, highest + 1, step):
         parts.append(f'<path d="M{LEFT} {y(accuracy):.1f}H{WIDTH - RIGHT}" stroke="currentColor" opacity=".12"/>')
         parts.append(f'<text x="{LEFT - 8}" y="{y(accuracy) + 4:.1f}" text-anchor="end">{accuracy} %</text>')
     for upload, label in (

@@ -27,7 +27,7 @@ from fedsparq.experiments.run import run
 from fedsparq.specs import RunSpec, check, read_toml
 
 DOC = Path(__file__).parents[1] / "docs" / "TASKS.md"
-TEXT = DOC.read_text()
+TEXT = DOC.read_text().replace("\\\n", " ")
 COMMANDS = re.findall(r"^```sh\nfedsparq (.*?)\n```$", TEXT, re.MULTILINE)
 LESS = ["--clients", "2", "--train-limit", "400", "--test-limit", "100"]
 
