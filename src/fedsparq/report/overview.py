@@ -12,7 +12,7 @@ from matplotlib.ticker import MaxNLocator
 
 from fedsparq.report.frontier import draw_methods, name_methods
 from fedsparq.report.looks import Looks
-from fedsparq.report.style import INK, WIDTH, draw_line, fitting, log_ticks, spread_shown, styled, text_width
+from fedsparq.report.style import INK, WIDTH, draw_line, fitting, log_ticks, spread_shown, styled
 from fedsparq.report.units import percent, tick_bytes, times_less
 from fedsparq.results.grouping import Bench, reference
 
@@ -40,8 +40,7 @@ def savings(benches: Sequence[Bench], looks: Looks) -> Figure:
         axes.grid(axis="x")
 
     most = max(len(bench.arms) for bench in benches)
-    names = max(text_width(arm.short_name, 8.0) for bench in benches for arm in bench.arms)
-    return _panels(benches, 0.9 + 0.24 * most, draw, looks, left=names)
+    return _panels(benches, 0.9 + 0.24 * most, draw, looks)
 
 
 def spending(benches: Sequence[Bench], looks: Looks) -> Figure:
@@ -80,18 +79,23 @@ def spending(benches: Sequence[Bench], looks: Looks) -> Figure:
     return figure
 
 
+def _left(column: Sequence[Axes]) -> float:
+    """Where the labels of the y axes begin."""
+    boxes = (axes.yaxis.get_tightbbox() for axes in column)
+    return min(float(box.x0) for box in boxes if box)
+
+
 def _panels(
     benches: Sequence[Bench],
     height: float,
     draw: Callable[[Axes, Bench], None],
     looks: Looks,
     name: Callable[[Axes, Bench, Looks], None] | None = None,
-    left: float = 20.0,
     below: float = 0.0,
 ) -> Figure:
-    """Two panels side by side, as many rows as it takes; `left` points for the axis, inches of room `below`.
+    """Two panels side by side, as many rows as it takes; inches of room `below`.
 
-    `name` puts labels when all has its final place.
+    `name` puts labels when all has its final place. Titles begin where the labels of the y axis do.
     """
     columns = min(2, len(benches))
     rows = math.ceil(len(benches) / columns)
@@ -102,16 +106,19 @@ def _panels(
         )
         FigureCanvasAgg(figure)
         grid = figure.subplots(rows, columns, squeeze=False).ravel()
+        titles = []
         for axes, bench in zip(grid, benches, strict=False):
             draw(axes, bench)
             title = bench.setting.subtitle + (f"\n{spread_shown(bench.arms)}" if name else "")
-            size = fitting(bench.setting.subtitle, 8.5, WIDTH * 72 - 40 - left)
-            axes.set_title(title, loc="left", fontsize=size, color=INK.light)
+            size = fitting(bench.setting.subtitle, 8.5, WIDTH * 72 - 30)
+            titles.append(axes.set_title(title, loc="left", fontsize=size, color=INK.light))
         for axes in grid[len(benches) :]:
             axes.set_visible(False)
         figure.draw_without_rendering()
         figure.set_layout_engine("none")
-        for axes, bench in zip(grid, benches, strict=False):
+        shown = grid[: len(benches)]
+        for number, (axes, bench) in enumerate(zip(shown, benches, strict=True)):
+            titles[number].set_x((_left(shown[number % columns :: columns]) - axes.bbox.x0) / axes.bbox.width)
             if name:
                 name(axes, bench, looks)
         return figure

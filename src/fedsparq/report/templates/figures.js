@@ -43,7 +43,7 @@ function layout(more) {
     ...more, xaxis: { ...axis, ...more.xaxis }, yaxis: { ...axis, ...more.yaxis },
   };
 }
-const byteAxis = (text) => ({ type: "log", tickformat: "~s", ticksuffix: "B", nticks: 6, title: { text, standoff: 6, font: { size: 12 } } });
+const byteAxis = (text) => ({ type: "log", tickformat: "~s", ticksuffix: "B", nticks: 3, title: { text, standoff: 6, font: { size: 12 } } });
 const shown = (section) => section.arms.filter((arm) => arm.on);
 
 function curves(section, measure) {
@@ -139,7 +139,7 @@ function multiple(section, number) {
   }));
   return [[others, line, ...spots], layout({
     height: 190, margin: { l: 40, r: 8, t: 4, b: 26 }, font: { size: 11, color: css("muted"), family: getComputedStyle(document.body).fontFamily },
-    xaxis: { ...byteAxis(""), range: [Math.log10(low / 1.7), Math.log10(high * 1.7)], nticks: 4 },
+    xaxis: { ...byteAxis(""), range: [Math.log10(low / 1.7), Math.log10(high * 1.7)], ...(high / low > 7 ? { dtick: 1 } : {}) },
     yaxis: { ticksuffix: " %", nticks: 4, range: [floor - 0.1, best + 0.35] },
   })];
 }
