@@ -3,12 +3,12 @@
 The example `examples/language-model` runs on a SuperLink and SuperNodes on this machine, with TLS and node keys, each
 variant on a federation of its own. Reported are bytes by Flower's own counter (`network-traffic` of `flwr ls`), seconds
 of each round by the clock, CPU time and the most resident memory of each kind of process (/proc, five times a second),
-and how far the model is from plain Flower's. In `plain` no process imports FedSparQ. Results are added to the file
-FOLDER/results.json; what it has is not run again.
+and how far the model is from plain Flower's. In `plain` no process imports FedSparQ. Results and models are left in
+FOLDER; what is there is not run again.
 
     python benchmarks/language_model.py FOLDER [--lora 8] [--nodes 1] [--rounds 2] [--variants plain fedsparq]
 
-An environment with transformers and peft is made in FOLDER/venv if it is missing; models are left in FOLDER too.
+An environment with transformers and peft is made in FOLDER/venv if it is missing.
 """
 
 from __future__ import annotations
@@ -140,7 +140,9 @@ def _done(said: Path, federation: Federation, run: str) -> Callable[[], bool]:
 
 
 def distance(kept: Path, variant: str) -> float:
-    """How far a variant's model is from plain Flower's, as a share of how far that one moved."""
+    """How far a variant's model is from plain Flower's, as a share of how far that one moved; NaN if it did not run."""
+    if not (kept / "model-plain.safetensors").exists():
+        return float("nan")
     start, plain = load_file(kept / "start-plain.safetensors"), load_file(kept / "model-plain.safetensors")
     other = load_file(kept / f"model-{variant}.safetensors")
     if {name: array.shape for name, array in other.items()} != {name: array.shape for name, array in start.items()}:
@@ -180,18 +182,15 @@ def main() -> None:
     parser.add_argument("--config", default="", help="more of the example's options: 'text=\"shakespeare\"'")
     options = parser.parse_args()
     commands = environment(options.folder.resolve() / "venv")
-    out, kind = options.folder / "results.json", f"adapter of rank {options.lora}" if options.lora else "whole model"
-    models = options.folder / kind
-    models.mkdir(exist_ok=True)
-    found: dict[str, Any] = json.loads(out.read_text()) if out.exists() else {}
-    rows = found.setdefault(kind, {})
-    for variant in dict.fromkeys(["plain", *options.variants]):
-        if variant not in rows:
-            config = f"lora={options.lora} {options.config}"
-            row = measure(commands, variant, config, options.nodes, options.rounds, models)
-            rows[variant] = row | {"from_plain": distance(models, variant)}
-            out.write_text(json.dumps(found, indent=1) + "\n")
-            print(variant, json.dumps(rows[variant]), file=sys.stderr)
+    kept = options.folder / (f"adapter of rank {options.lora}" if options.lora else "whole model")
+    kept.mkdir(exist_ok=True)
+    config, rows = f"lora={options.lora} {options.config}", {}
+    for variant in options.variants:
+        said = kept / f"{variant}.json"
+        if not said.exists():
+            said.write_text(json.dumps(measure(commands, variant, config, options.nodes, options.rounds, kept)))
+        rows[variant] = json.loads(said.read_text()) | {"from_plain": distance(kept, variant)}
+        print(variant, json.dumps(rows[variant]), flush=True)
     print(table(rows))
 
 

@@ -7,7 +7,7 @@ from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dic
 from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel
 
-BATCH, WINDOW = 2, 128
+BATCH, WINDOW = 2, 64
 
 
 def new_model(config) -> nn.Module:
