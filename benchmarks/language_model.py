@@ -49,6 +49,8 @@ VARIANTS = {
     "FedSparQ, fedsparq-adaptive, both ways": ("FedSparQ", "fedsparq-adaptive", "fedsparq-adaptive"),
 }
 """Strategy, method, and method of the way down."""
+MEMORY = ("--database", ":flwr-in-memory:")
+"""Flower's default. In a file, a busy disk and messages of half a gigabyte give `database is locked`."""
 ROLES = {"client": "flwr-clientapp", "server": "flwr-serverapp", "link": "flower-superlink", "node": "flower-supernode"}
 
 
@@ -69,7 +71,7 @@ def measure(commands: Path, variant: str, config: str, nodes: int, rounds: int, 
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         app = _app(folder / "app", plain=strategy == "FedAvg")
-        federation = Federation(folder, nodes)
+        federation = Federation(folder, nodes, MEMORY)
         federation.environment |= {"PATH": f"{commands}:{os.environ['PATH']}", "HF_HUB_OFFLINE": "1"}
         with Watch(f"RUNTIME_PORT={federation.environment['RUNTIME_PORT']}", ROLES) as watch, federation:
             for number in range(nodes):
@@ -129,7 +131,7 @@ def _done(said: Path, federation: Federation, run: str) -> Callable[[], bool]:
 
     def done() -> bool:
         nonlocal looked
-        if not said.exists() and time.monotonic() - looked > 60:
+        if not said.exists() and time.monotonic() - looked > 300:
             looked = time.monotonic()
             if str(federation.status(run)["status"]).startswith("finished"):
                 nodes = "".join(federation.log(name)[-3000:] for name in federation.processes)
