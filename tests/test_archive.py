@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedsparq.archive import ArchiveError, pack, unpack, write_safely
+from fedsparq.archive import ArchiveError, pack, read_writable, rest, unpack, write_safely
 
 
 def test_arrays_and_facts_come_back() -> None:
@@ -67,3 +67,20 @@ def test_arrays_come_back_however_they_lie_in_memory(array: np.ndarray) -> None:
 def test_what_cannot_be_saved_is_said_to_be(array: np.ndarray) -> None:
     with pytest.raises(ArchiveError, match="only arrays of numbers"):
         pack({}, {"x": array})
+
+
+def test_what_was_read_can_be_changed_and_the_file_stays(tmp_path: Path) -> None:
+    path, values = tmp_path / "file", np.arange(5000, dtype=np.float32)
+    write_safely(path, pack({}, {"x": values}))
+    before, data = path.read_bytes(), read_writable(path)
+    _, arrays = unpack(data)
+    rest(data)
+    np.testing.assert_array_equal(arrays["x"], values)
+    write_safely(path, b"another")
+    np.testing.assert_array_equal(arrays["x"], values)
+    arrays["x"] += 1
+    np.testing.assert_array_equal(arrays["x"], values + 1)
+    write_safely(path, before)
+    np.testing.assert_array_equal(unpack(read_writable(path))[1]["x"], values)
+    path.write_bytes(b"")
+    assert not read_writable(path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import mmap
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -97,10 +98,19 @@ def _checksum(text: str, arrays: Mapping[str, NDArray[Any]]) -> str:
 
 
 def read_writable(path: Path) -> memoryview:
-    """A file in memory that is its reader's own: `unpack` need not copy its arrays."""
+    """A file as its reader's own memory: `unpack` need not copy its arrays, and what is changed is not in the file.
+
+    It is mapped: what is not looked at takes no memory. Nobody may change the file, but another may take its name.
+    """
     with path.open("rb") as file:
-        data = np.empty(os.fstat(file.fileno()).st_size, np.uint8)
-        return data.data[: file.readinto(data.data)]
+        size = os.fstat(file.fileno()).st_size
+        return memoryview(mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY) if size else b"")
+
+
+def rest(data: memoryview) -> None:
+    """Take a mapped file out of memory until it is next looked at. Nothing of it may have been changed."""
+    if isinstance(data.obj, mmap.mmap):
+        data.obj.madvise(mmap.MADV_DONTNEED)
 
 
 def remove_scratch(folder: Path) -> None:

@@ -148,6 +148,18 @@ def test_methods_that_are_not_contractive_are_refused(name: str) -> None:
         broadcast_method("fedsparq-adaptive", rounding="stochastic")
 
 
+def test_what_a_change_did_not_carry_is_not_kept_a_second_time() -> None:
+    downlink = Downlink(LAYOUT, broadcast_method("fedsparq"))
+    downlink.prepare(1, Model(vector(0)))
+    moved = np.linspace(0, 1, LAYOUT.size, dtype=np.float32)
+    downlink.prepare(2, Model(moved))
+    assert downlink.public is not None
+    assert downlink.state is not None
+    assert downlink.state.residual is not None
+    assert not np.array_equal(downlink.public.vector, moved)
+    assert not downlink.state.residual.any()
+
+
 def test_round_prepared_twice_has_one_model() -> None:
     downlink = Downlink(LAYOUT, STC)
     downlink.prepare(1, Model(vector(0)))

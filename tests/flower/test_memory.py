@@ -1,18 +1,24 @@
 """What `FedSparQ` holds does not depend on how many replies there are; and what is missing gets a sentence."""
 
+import gc
 import subprocess
 import sys
 import tracemalloc
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.clientapp.typing import ClientAppCallable
+from flwr.serverapp.strategy import FedAvg
 from toy import client_app
 
 from fedsparq import encode, method
 from fedsparq.engines.blobs import wrap
 from fedsparq.federate.messages import Reply
-from fedsparq.flower import FedSparQ, compress
+from fedsparq.flower import Compressed, FedSparQ, compress
 from fedsparq.flower.records import layout_of
 from inprocess_grid import InProcessGrid
 
@@ -49,6 +55,46 @@ def peak_of(replies: int) -> int:
 def test_memory_does_not_grow_with_the_number_of_clients():
     few, many = peak_of(3), peak_of(24)
     assert many < few + 1_000_000
+
+
+def held_while_training(tmp_path: Path, downlink: str | None) -> list[float]:
+    """In each round, what the mod holds while the app trains beside the message, in sizes of the model."""
+    held: list[float] = []
+    entered = 0
+
+    def watch(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+        nonlocal entered
+        gc.collect()
+        entered = tracemalloc.get_traced_memory()[0]
+        return call_next(message, context)
+
+    app = ClientApp()
+
+    @app.train(mods=[watch, compress(state=tmp_path)])
+    def train(message: Message, context: Context) -> Message:
+        held.append((tracemalloc.get_traced_memory()[0] - entered) / (4 * SIZE))
+        ((name, array),) = message.content.array_records["arrays"].items()
+        after = array.numpy() + np.random.default_rng(len(held)).laplace(size=SIZE).astype(np.float32)
+        content = {"arrays": ArrayRecord({name: Array(after)}), "metrics": MetricRecord({"num-examples": 1})}
+        return Message(RecordDict(content), reply_to=message)
+
+    alone = FedAvg(fraction_evaluate=0.0, min_train_nodes=1, min_available_nodes=1)
+    start = ArrayRecord({"w.weight": Array(np.zeros(SIZE, np.float32))})
+    tracemalloc.start()
+    try:
+        Compressed(alone, downlink=downlink).start(InProcessGrid([app]), start, num_rounds=3)
+    finally:
+        tracemalloc.stop()
+    return held
+
+
+def test_the_mod_holds_no_residual_and_no_second_model_while_the_app_trains(tmp_path):
+    """It holds the last reply, which is small; and with the way down compressed, the model that it has made of it.
+
+    The first round's residual is new memory that nobody has touched yet, which tracemalloc counts all the same.
+    """
+    assert held_while_training(tmp_path / "up", None)[1:] == pytest.approx([0, 0], abs=0.3)
+    assert held_while_training(tmp_path / "both", "fedsparq")[1:] == pytest.approx([1, 1], abs=0.3)
 
 
 def test_a_missing_extra_is_named():

@@ -78,13 +78,21 @@ class Downlink:
         return self.held.pop(client, None) is not None
 
     def _change(self, method: Method, public: Model, number: int, model: Model) -> None:
-        state = self.state or method.init(self.layout)
-        if state.residual is not None:
-            state = replace(state, feedback=state.feedback | {"residual": np.zeros(self.layout.size, np.float32)})
-        rng = np.random.default_rng([self.seed, number, 2])
+        state, rng = (
+            _owing_nothing(self.state or method.init(self.layout)),
+            np.random.default_rng([self.seed, number, 2]),
+        )
         payload, self.state = method.compress(model.vector - public.vector, state, rng)
+        self.state = _owing_nothing(self.state)
         payload = replace(payload, buffers=model.buffers)
         self.public = public.plus(payload)
         self.changes[number] = encode(payload)
         while len(self.changes) > HISTORY or sum(map(len, self.changes.values())) > 4 * self.layout.size:
             del self.changes[min(self.changes)]
+
+
+def _owing_nothing(state: State) -> State:
+    """The state without its residual: what a change did not carry is in the next difference already."""
+    if state.residual is None:
+        return state
+    return replace(state, feedback=state.feedback | {"residual": np.zeros(state.layout.size, np.float32)})

@@ -8,7 +8,7 @@ from itertools import count
 from pathlib import Path
 from typing import Protocol
 
-from fedsparq.archive import SCRATCH, read_writable, write_safely
+from fedsparq.archive import SCRATCH, read_writable, rest, write_safely
 from fedsparq.errors import RunError
 from fedsparq.federate.state import ClientState, StateError
 from fedsparq.layout import Layout
@@ -61,7 +61,10 @@ class DiskStore:
         remarks: list[str] = []
         for _, path in self._versions(client):
             try:
-                return Loaded(ClientState.decode(read_writable(path), layout), "; ".join(remarks))
+                data = read_writable(path)
+                loaded = Loaded(ClientState.decode(data, layout), "; ".join(remarks))
+                rest(data)
+                return loaded
             except StateError as error:
                 aside = _set_aside(path)
                 remarks.append(f"state file {path.name} could not be read ({error}); set aside as {aside.name}")

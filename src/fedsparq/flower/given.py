@@ -16,7 +16,7 @@ from fedsparq.errors import WireError
 from fedsparq.federate.model import Model
 from fedsparq.flower.blobs import Ties, read, unpack
 from fedsparq.flower.header import Header
-from fedsparq.flower.records import Template, exact_of, to_vector, view
+from fedsparq.flower.records import Template, exact_of, to_record, to_vector, view
 from fedsparq.flower.stores import NodeStore
 from fedsparq.layout import Layout, Vector
 from fedsparq.wire import decode
@@ -38,6 +38,12 @@ class Given:
         if self.built is not None:
             return self.built
         return to_vector(self.record or {}, self.template.layout)
+
+    def once(self) -> Given:
+        """The same without the vector, where a record can say all of it: a large model is then held only once."""
+        if self.record is None and any(tensor.dtype != "float32" for tensor in self.template.layout.tensors):
+            return self
+        return Given(self.template, self.exact, self.record or to_record(self.template, self.vector, self.exact))
 
     def parts(self) -> Iterator[NDArray[Any]]:
         """The compressed arrays one after another, flat; those that came whole are not copied."""

@@ -108,7 +108,7 @@ class Turn:
         state, remark = acknowledge(state, broadcast, method, layout, self.resolve, model)
         self.remarks += [remark] if remark else []
         self._hold(given, store)
-        state = replace(state, model=model)
+        state, given = replace(state, model=model), given.once()
         return self._work(key, given, state, method, store, math.inf if noisy else clip_of(self.content))
 
     def _work(
