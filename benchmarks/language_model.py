@@ -87,13 +87,14 @@ def measure(commands: Path, variant: str, config: str, nodes: int, rounds: int, 
                 (folder / f"{number}.counted").touch()
             federation.finish(run, 600)
             seen = watch.seen()
-        # On a busy machine Flower starts a ClientApp again that was slow to begin: those that trained took more CPU time.
+        # On a busy machine Flower starts a ClientApp again that was slow to begin: those that trained took more time.
         trained = sorted((each for each in seen if each.role == "client"), key=lambda each: -each.cpu)[: nodes * rounds]
         clients = sorted(trained, key=lambda each: each.begun)
         by_round = [clients[at : at + nodes] for at in range(0, len(clients), nodes)]
         for name in ("start", "model"):
             shutil.move(folder / f"{name}.safetensors", kept / f"{name}-{variant}.safetensors")
-        return json.loads((folder / "report.json").read_text()) | {
+        report: dict[str, Any] = json.loads((folder / "report.json").read_text())
+        return report | {
             "up": np.diff([0, *(up for up, _ in counted)]).tolist(),
             "down": np.diff([0, *(down for _, down in counted)]).tolist(),
             "client_rss": [max(each.rss for each in group) for group in by_round],
@@ -158,7 +159,17 @@ def distance(kept: Path, variant: str) -> float:
 
 def table(found: dict[str, Any]) -> str:
     """The measurement as Markdown: of each pair, the first and the last round."""
-    titles = ("", "MB up", "MB down", "s a round", "client: MB", "CPU s", "of it training", "ServerApp: MB", "CPU s")
+    titles: tuple[str, ...] = (
+        "",
+        "MB up",
+        "MB down",
+        "s a round",
+        "client: MB",
+        "CPU s",
+        "of it training",
+        "ServerApp: MB",
+        "CPU s",
+    )
     titles += ("SuperLink: MB", "CPU s", "SuperNode: MB", "CPU s", "loss", "from plain")
     lines = [titles, ("---",) * len(titles)]
     for name, row in found.items():

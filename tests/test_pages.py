@@ -28,6 +28,7 @@ RUN_BY = {
     "docs/TASKS.md": "tests/test_tasks_page.py",
     "docs/PYTHON.md": "tests/experiments/test_api.py",
     "examples/flower-pytorch/README.md": "tests/flower/test_example.py",
+    "examples/language-model/README.md": "tests/flower/test_language_model.py",
 }
 """Pages whose code is run, and looked at more closely, by a test of their own."""
 

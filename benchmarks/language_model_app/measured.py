@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import time
+from importlib import import_module
 from pathlib import Path
 
-from app import strategy_of
 from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 from safetensors.torch import save_file
-from task import arrays_of, new_model
 
+app, task = import_module("app"), import_module("task")
 server = ServerApp()
 
 
@@ -19,8 +19,8 @@ server = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     config, seconds = context.run_config, list[float]()
     folder = Path(str(config["out"]))
-    strategy = strategy_of(config)
-    start = ArrayRecord(arrays_of(new_model(config)))
+    strategy = app.strategy_of(config)
+    start = ArrayRecord(task.arrays_of(task.new_model(config)))
     begun = time.perf_counter()
 
     def after(number: int, arrays: ArrayRecord) -> None:

@@ -12,8 +12,10 @@ from inprocess_grid import InProcessGrid
 
 pytest.importorskip("transformers")
 pytest.importorskip("peft")
+sys.path.insert(0, str(Path(__file__).parents[2] / "deploy"))
 
 import torch
+from one_machine import Federation
 from safetensors.torch import load_file
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "language-model"
@@ -75,3 +77,16 @@ def test_compressed_both_ways_it_sends_less_and_every_round_counts(example, tmp_
     assert all(bool(torch.isfinite(tensor).all()) for tensor in arrays.values())
     assert sum(small.up.values()) < sum(dense.up.values()) / 2
     assert sum(small.down.values()) < sum(dense.down.values()) * 0.7
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+def test_it_runs_in_a_deployment(tmp_path):
+    sizes = " ".join(f"{name}={value}" for name, value in TINY.items())
+    with Federation(tmp_path, 1) as federation:
+        federation.node(0)
+        run = federation.run(
+            EXAMPLE, f'{sizes} nodes=1 downlink="fedsparq-adaptive" out="{tmp_path}/model.safetensors"'
+        )
+        federation.finish(run, 1200)
+    assert "transformer.wte.weight" in load_file(tmp_path / "model.safetensors")
