@@ -99,9 +99,7 @@ def measure(commands: Path, variant: str, config: str, nodes: int, rounds: int, 
             "down": np.diff([0, *(down for _, down in counted)]).tolist(),
             "client_rss": [max(each.rss for each in group) for group in by_round],
             "client_cpu": [sum(each.cpu for each in group) / nodes for group in by_round],
-            **{
-                f"{role}_rss": max(each.rss for each in seen if each.role == role) for role in ROLES if role != "client"
-            },
+            **{f"{role}_rss": max(each.rss for each in seen if each.role == role) for role in ("link", "node")},
             **{
                 f"{role}_cpu": sum(each.cpu for each in seen if each.role == role) for role in ROLES if role != "client"
             },

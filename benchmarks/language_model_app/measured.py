@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import time
 from importlib import import_module
 from pathlib import Path
@@ -37,6 +38,7 @@ def main(grid: Grid, context: Context) -> None:
     metrics = [dict(record) for _, record in sorted(result.train_metrics_clientapp.items())]
     report = {
         "seconds": seconds,
+        "server_rss": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
         "parameters": sum(tensor.numel() for tensor in start.to_torch_state_dict().values()),
         "loss": [record["loss"] for record in metrics],
         "train_cpu": [record["train-cpu-seconds"] for record in metrics],
