@@ -52,10 +52,10 @@ def openfl() -> Iterator[Codec]:
 
     made = {
         "no compression": NoCompressionPipeline(),
-        "random shift": RandomShiftPipeline(),
         "STC, a tenth": STCPipeline(p_sparsity=0.1),
         "EDEN, 1 bit": EdenPipeline(n_bits=1, device="cpu"),
         "EDEN, 4 bits": EdenPipeline(n_bits=4, device="cpu"),
+        "random shift": RandomShiftPipeline(),
     }
     for name, pipeline in made.items():
 
@@ -150,15 +150,17 @@ def hivemind() -> Iterator[Codec]:
 
 
 def nncodec() -> Iterator[Codec]:
-    import nnc
+    frameworks = ("tensorflow_model", "pytorch_model", "use_case_init")
+    bare("nncodec", "nncodec.framework", *(f"nncodec.framework.{name}" for name in frameworks))
+    from nncodec.nnc import compress, decompress
 
-    for qp in (-20, -32):
+    for qp in (-32, -38, -48):
 
         def encode(x: Any, qp: int = qp) -> bytes:
-            return bytes(nnc.compress({"w": x}, qp=qp, return_bitstream=True))
+            return bytes(compress({"w": x}, qp=qp, return_bitstream=True))
 
         def decode(blob: bytes) -> Any:
-            return nnc.decompress(bytearray(blob))["w"]
+            return decompress(bytearray(blob))["w"]
 
         yield f"qp {qp}", encode, decode
 
@@ -235,8 +237,8 @@ def fedsparq() -> Iterator[Codec]:
         yield label, encode, lambda blob: fq.decode(blob, layout, threads=1).dense().reshape(SHAPE)
 
 
-BITS = (0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 1.3, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
-STEPS = (1.0, 0.2, 0.05, 0.01, 0.001, 0.0005)
+BITS = (0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 1.25, 1.3, 1.5, 2.0, 2.35, 3.0, 4.0, 4.75, 6.0, 8.0)
+STEPS = (1.0, 0.2, 0.05, 0.01, 0.001, 0.0007, 0.0005)
 PACKAGES = {"torch": "torch", "appfl": "pysz"}
 SHAPE = (0, 0)
 

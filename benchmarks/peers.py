@@ -27,6 +27,8 @@ ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results" / "peers.json"
 CODECS = Path(__file__).parent / "peer_codecs.py"
 SIDE = 1024
+_PATIENCE = 3600
+"""Seconds for pip: nncodec is built from its source."""
 PEERS: dict[str, list[str]] = {
     "flwr": [],
     "torch": [],
@@ -35,7 +37,7 @@ PEERS: dict[str, list[str]] = {
     "fedlab": ["fedlab"],
     "appfl": ["pysz"],
     "hivemind": ["hivemind", "numpy==2.0.2"],
-    "nncodec": ["nncodec"],
+    "nncodec": ["nncodec", "h5py"],
 }
 """What is installed for each from the package index, without what it asks for beside: numpy and torch, all that these
 codecs need, are those of this project's environment, where Flower is as well. Of APPFL, whose compressor is SZ3, SZ3
@@ -66,8 +68,8 @@ def measure(folder: Path) -> None:
                 last = (problem or done.stderr).strip().splitlines()[-1:]
                 rows.append({"package": peer, "version": "", "codec": "", "failed": last[0] if last else "unknown"})
             print(peer, "failed" if done.returncode else "done", file=sys.stderr)
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps(rows, indent=1) + "\n")
+            RESULTS.parent.mkdir(exist_ok=True)
+            RESULTS.write_text(json.dumps(rows, indent=1) + "\n")
 
 
 def environment(folder: Path, packages: list[str]) -> tuple[str, str]:
@@ -82,9 +84,9 @@ def environment(folder: Path, packages: list[str]) -> tuple[str, str]:
     (site / "shared.pth").write_text(f"{np.__path__[0]}/..\n")
     pip = [python, "-m", "pip", "install", "-q", "--no-compile", "--no-deps", *packages]
     try:
-        done = subprocess.run(pip, capture_output=True, text=True, timeout=600)
+        done = subprocess.run(pip, capture_output=True, text=True, timeout=_PATIENCE)
     except subprocess.TimeoutExpired:
-        return python, f"pip install {' '.join(packages)} did not end within ten minutes"
+        return python, f"pip install {' '.join(packages)} did not end within {_PATIENCE // 60} minutes"
     return python, done.stderr if done.returncode else ""
 
 
