@@ -94,12 +94,14 @@ def together(function: Callable[[A], B], items: Sequence[A], threads: int, size:
 
     pool = _pool(os.getpid(), threads)
     futures = [pool.submit(work) for _ in range(min(threads, len(items)) - 1)]
+    was_worker, _here.is_worker = getattr(_here, "is_worker", False), True
     try:
         work()
     except BaseException:
         left.clear()
         raise
     finally:
+        _here.is_worker = was_worker
         _end(futures)
     for future in futures:
         if not future.cancelled():
