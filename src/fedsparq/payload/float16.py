@@ -81,4 +81,4 @@ class Float16Values(Values):
 def _repeats(data: Bytes) -> bool:
     """Whether some byte is so common in a sample that zstd is worth trying."""
     sample = data[:_SAMPLE]
-    return sample.size >= TINY and int(np.bincount(sample).max()) * 20 > sample.size
+    return sample.size >= TINY and kernels.most_common(sample) * 20 > sample.size

@@ -18,6 +18,8 @@ else:
 
 Bytes = NDArray[np.uint8]
 
+_BYTES = tuple(bytes((value,)) for value in range(256))
+
 TINY = 24
 """Below this many bytes a zstd frame cannot win: it has 9 of its own."""
 
@@ -39,17 +41,18 @@ class Writer:
     """Writes a message: plain bytes, whole numbers, and streams that zstd may make smaller."""
 
     def __init__(self) -> None:
-        self._out = bytearray()
+        self._out = list[bytes | memoryview]()
         self._zstd = zstd.ZstdCompressor(options=_COMPRESSION)
 
     def raw(self, data: bytes | NDArray[Any]) -> None:
-        self._out += data if isinstance(data, bytes) else data.data
+        """An array is not copied: it must stay as it is until the message is made."""
+        self._out.append(data if isinstance(data, bytes) else data.data)
 
     def byte(self, value: int) -> None:
-        self._out.append(value)
+        self._out.append(_BYTES[value])
 
     def varint(self, value: int) -> None:
-        self._out += varint(value)
+        self._out.append(varint(value))
 
     def compress(self, data: Bytes) -> bytes | None:
         """The zstd frame of these bytes if it is smaller than they are."""
@@ -71,11 +74,14 @@ class Writer:
 
     def with_checksum(self) -> bytes:
         """All that was written, and its checksum."""
-        self._out += xxhash.xxh3_64_intdigest(self._out).to_bytes(8, "little")
+        checksum = xxhash.xxh3_64()
+        for part in self._out:
+            checksum.update(part)
+        self._out.append(checksum.intdigest().to_bytes(8, "little"))
         return self.bytes()
 
     def bytes(self) -> bytes:
-        return bytes(self._out)
+        return b"".join(self._out)
 
     def add(self, other: Writer) -> None:
         """All that another writer has written."""
@@ -187,7 +193,7 @@ def _window(frame: memoryview) -> int:
 def varint(value: int) -> bytes:
     """Seven bits a byte, the lowest first; the top bit says that more follow."""
     if value <= 0x7F:
-        return bytes((value,))
+        return _BYTES[value]
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)

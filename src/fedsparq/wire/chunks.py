@@ -14,7 +14,7 @@ from fedsparq.layout import Layout, Tensor
 from fedsparq.payload import Dense, Indices, Payload, Reader, Seeded, Selection, Sparse, Values, Writer
 from fedsparq.payload.values import kind_of
 from fedsparq.threads import together
-from fedsparq.wire.index import IndexCoding, read_index, skip_index, write_index
+from fedsparq.wire.index import IndexCoding, Room, read_index, skip_index, write_index
 
 CHUNK = 1 << 20
 """A layer is cut into chunks of at most this many coordinates."""
@@ -22,6 +22,8 @@ _STRETCH = 1 << 18
 """Neighbouring chunks of so many coordinates are written by one thread in a row."""
 _ALONE = 1 << 14
 """A chunk of so many coordinates is worth to be read beside others."""
+_BYTES_SENT = 2
+"""About what a coordinate takes that is sent: tells how many there are before they are read."""
 _NOTHING = np.empty(0, np.uint8)
 
 
@@ -117,6 +119,7 @@ def read_layers(
     ahead = {} if seeded or parts is not None or threads == 1 else _read_ahead(reader, layout, threads)
     indices: list[Indices | range] = []
     values: list[Values] = []
+    room = Room(reader.left // _BYTES_SENT)
     sent = 0
     for tensor in layout.parameters:
         at, first, before = reader.at, len(indices), sent
@@ -129,7 +132,7 @@ def read_layers(
         for start, size in _chunks(tensor):
             at = reader.at
             found = ahead.get(at)
-            coding, here = (found.coding, found.indices) if found else read_index(reader, start, size)
+            coding, here = (found.coding, found.indices) if found else read_index(reader, start, size, room)
             if (coding is IndexCoding.SEEDED) != (drawn is not None):
                 raise WireError(f"layer {tensor.name!r}: seeded and listed indices are mixed in one message")
             if kind.needs_every_coordinate and coding is not IndexCoding.ALL:
@@ -150,8 +153,9 @@ def read_layers(
         found_values, expected = len(values[-1]), sent - before
         if found_values != expected:
             raise WireError(f"layer {tensor.name!r}: {found_values:,} values were read for {expected:,} indices")
-    sparse = Sparse(_listed(indices)) if not seeded and sent < layout.size else None
-    return seeded or sparse or Dense(layout.size), tuple(values)
+    if seeded or sent == layout.size:
+        return seeded or Dense(layout.size), tuple(values)
+    return Sparse(room.taken if room.taken.size == sent else _listed(indices)), tuple(values)
 
 
 class _Found(NamedTuple):

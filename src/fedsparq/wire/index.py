@@ -52,7 +52,26 @@ def write_index(writer: Writer, indices: Indices, start: int, size: int) -> None
     writer.raw(body)
 
 
-def read_index(reader: Reader, start: int, size: int) -> tuple[IndexCoding, Indices]:
+class Room:
+    """Memory for the indices of all chunks, one behind the other, so that they need not be put together."""
+
+    def __init__(self, size: int = 0) -> None:
+        self._memory, self._used = np.empty(size, np.uint32), 0
+
+    def take(self, count: int) -> Indices:
+        before, self._used = self._used, self._used + count
+        if self._used > self._memory.size:
+            longer = np.empty(max(self._used, 2 * self._memory.size), np.uint32)
+            longer[:before] = self._memory[:before]
+            self._memory = longer
+        return self._memory[before : self._used]
+
+    @property
+    def taken(self) -> Indices:
+        return self._memory[: self._used]
+
+
+def read_index(reader: Reader, start: int, size: int, room: Room | None = None) -> tuple[IndexCoding, Indices]:
     """The coding of a chunk's indices, and those that are listed: none where all or seeded ones are meant."""
     code = reader.byte()
     coding = _CODINGS.get(code)
@@ -63,7 +82,7 @@ def read_index(reader: Reader, start: int, size: int) -> tuple[IndexCoding, Indi
     count = reader.varint(size - 1)
     if count == 0:
         raise WireError("a chunk lists no indices; it should say that it is empty")
-    indices = np.empty(count, np.uint32)
+    indices = (room or Room()).take(count)
     match coding:
         case IndexCoding.BITMAP:
             data, _ = reader.stream((size + 7) // 8, (size + 7) // 8)
