@@ -78,12 +78,9 @@ class Downlink:
         return self.held.pop(client, None) is not None
 
     def _change(self, method: Method, public: Model, number: int, model: Model) -> None:
-        state, rng = (
-            _owing_nothing(self.state or method.init(self.layout)),
-            np.random.default_rng([self.seed, number, 2]),
-        )
-        payload, self.state = method.compress(model.vector - public.vector, state, rng)
-        self.state = _owing_nothing(self.state)
+        state, rng = self.state or method.init(self.layout), np.random.default_rng([self.seed, number, 2])
+        payload, state = method.compress(model.vector - public.vector, _owing_nothing(state), rng)
+        self.state = _owing_nothing(state)
         payload = replace(payload, buffers=model.buffers)
         self.public = public.plus(payload)
         self.changes[number] = encode(payload)

@@ -14,7 +14,7 @@ from fedsparq.layout import Layout, Tensor
 from fedsparq.payload import Dense, Indices, Payload, Reader, Seeded, Selection, Sparse, Values, Writer
 from fedsparq.payload.values import kind_of
 from fedsparq.threads import together
-from fedsparq.wire.index import IndexCoding, Room, read_index, skip_index, write_index
+from fedsparq.wire.index import Arena, IndexCoding, read_index, skip_index, write_index
 
 CHUNK = 1 << 20
 """A layer is cut into chunks of at most this many coordinates."""
@@ -119,7 +119,7 @@ def read_layers(
     ahead = {} if seeded or parts is not None or threads == 1 else _read_ahead(reader, layout, threads)
     indices: list[Indices | range] = []
     values: list[Values] = []
-    room = Room(reader.left // _BYTES_SENT)
+    arena = Arena(reader.left // _BYTES_SENT)
     sent = 0
     for tensor in layout.parameters:
         at, first, before = reader.at, len(indices), sent
@@ -132,7 +132,7 @@ def read_layers(
         for start, size in _chunks(tensor):
             at = reader.at
             found = ahead.get(at)
-            coding, here = (found.coding, found.indices) if found else read_index(reader, start, size, room)
+            coding, here = (found.coding, found.indices) if found else read_index(reader, start, size, arena)
             if (coding is IndexCoding.SEEDED) != (drawn is not None):
                 raise WireError(f"layer {tensor.name!r}: seeded and listed indices are mixed in one message")
             if kind.needs_every_coordinate and coding is not IndexCoding.ALL:
@@ -155,7 +155,7 @@ def read_layers(
             raise WireError(f"layer {tensor.name!r}: {found_values:,} values were read for {expected:,} indices")
     if seeded or sent == layout.size:
         return seeded or Dense(layout.size), tuple(values)
-    return Sparse(room.taken if room.taken.size == sent else _listed(indices)), tuple(values)
+    return Sparse(arena.taken if arena.taken.size == sent else _listed(indices)), tuple(values)
 
 
 class _Found(NamedTuple):
@@ -195,16 +195,16 @@ def _read_ahead(reader: Reader, layout: Layout, threads: int) -> dict[int, _Foun
                     walker.at = at
                     count = read_index(walker, start, size)[1].size or None
                 if count is None or (count and not kind.skip(walker, header, count)):
-                    raise _EndOfPlaces
+                    raise _EndUnknownError
                 if size >= _ALONE:
                     places.append(place)
-    except (_EndOfPlaces, WireError):
+    except (_EndUnknownError, WireError):
         pass
     found = together(_read_chunk, places, threads, size=lambda place: place.chunk.size)
     return {own.begin: own for own in found}
 
 
-class _EndOfPlaces(Exception):  # noqa: N818
+class _EndUnknownError(Exception):
     """A chunk whose end is not known before it is read."""
 
 

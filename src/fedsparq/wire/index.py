@@ -52,7 +52,7 @@ def write_index(writer: Writer, indices: Indices, start: int, size: int) -> None
     writer.raw(body)
 
 
-class Room:
+class Arena:
     """Memory for the indices of all chunks, one behind the other, so that they need not be put together."""
 
     def __init__(self, size: int = 0) -> None:
@@ -71,7 +71,7 @@ class Room:
         return self._memory[: self._used]
 
 
-def read_index(reader: Reader, start: int, size: int, room: Room | None = None) -> tuple[IndexCoding, Indices]:
+def read_index(reader: Reader, start: int, size: int, arena: Arena | None = None) -> tuple[IndexCoding, Indices]:
     """The coding of a chunk's indices, and those that are listed: none where all or seeded ones are meant."""
     code = reader.byte()
     coding = _CODINGS.get(code)
@@ -82,7 +82,7 @@ def read_index(reader: Reader, start: int, size: int, room: Room | None = None) 
     count = reader.varint(size - 1)
     if count == 0:
         raise WireError("a chunk lists no indices; it should say that it is empty")
-    indices = (room or Room()).take(count)
+    indices = (arena or Arena()).take(count)
     match coding:
         case IndexCoding.BITMAP:
             data, _ = reader.stream((size + 7) // 8, (size + 7) // 8)
