@@ -99,7 +99,7 @@ def most_common(data: Any) -> int:
     counts = np.zeros(256, np.int64)
     for i in range(data.size):
         counts[data[i]] += 1
-    return counts.max()
+    return int(counts.max())
 
 
 @jit
