@@ -118,7 +118,7 @@ def _panels(
         figure.set_layout_engine("none")
         shown = grid[: len(benches)]
         for number, (axes, bench) in enumerate(zip(shown, benches, strict=True)):
-            titles[number].set_x((_left(shown[number % columns :: columns]) - axes.bbox.x0) / axes.bbox.width)
+            titles[number].set_x((_left(list(shown[number % columns :: columns])) - axes.bbox.x0) / axes.bbox.width)
             if name:
                 name(axes, bench, looks)
         return figure
