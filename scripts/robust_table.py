@@ -1,6 +1,8 @@
-"""Every run of `fedsparq compare robust` and `robust-longer` as a line of a CSV file, and the table in docs/HOSTILE.md.
+"""Every run of `fedsparq compare robust` or `robust-longer` as a line of a CSV file, and the tables in docs/HOSTILE.md.
 
-python scripts/robust_table.py runs/robust runs/robust-longer --out results/robust.csv
+python scripts/robust_table.py runs/robust-longer --out results/robust-longer.csv
+
+Lines of runs that are not given again stay in the file.
 """
 
 from __future__ import annotations
@@ -11,38 +13,56 @@ from pathlib import Path
 
 from fedsparq.report.attacks import MEAN, NOBODY, SUCCESS, attack_of, row_of
 from fedsparq.results.reading import load_runs
-from fedsparq.results.records import Run
 
-Key = tuple[str, str, str]
+KEY = ("method", "aggregator", "attack", "seed")
+Lines = dict[tuple[str, ...], dict[str, str]]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", nargs="+", type=Path)
-    parser.add_argument("--out", type=Path, default=Path("results/robust.csv"))
+    parser.add_argument("runs", nargs="*", type=Path)
+    parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
-    runs = load_runs(options.runs).runs
-    found: dict[Key, dict[int, Run]] = {}
-    for run in runs:
-        found.setdefault((*row_of(run), attack_of(run)), {})[run.seed] = run
+    lines = _read(options.out) | (_measured(options.runs) if options.runs else {})
     with options.out.open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["method", "aggregator", "attack", "seed", "accuracy", "loss", SUCCESS, "upload_bytes"])
-        for (method, rule, attack), seeds in sorted(found.items()):
-            for seed, run in sorted(seeds.items()):
-                success = run.rounds[-1].metrics.get(SUCCESS, "")
-                writer.writerow([method, rule, attack, seed, run.accuracy, run.loss, success, run.upload_bytes])
-    for method in ("fedsparq", "fedsparq-adaptive"):
-        print(f"\n| {method} | mean, seed 0 | robust, seeds 0, 1, 2 | least against the mean, nobody hostile |")
-        print("|---|---|---|---|")
-        honest = found[method, MEAN, NOBODY]
-        attacks = sorted({key[2] for key in found if key[0] == method}, key=lambda attack: (attack != NOBODY, attack))
-        for attack in attacks:
-            mean, robust = (found.get((method, rule, attack), {}) for rule in (MEAN, "robust"))
-            each = ", ".join(f"{robust[seed].accuracy:.2f}" if seed in robust else "–" for seed in (0, 1, 2))
-            least = [run.accuracy - honest[seed].accuracy for seed, run in robust.items() if seed in honest]
-            said = f"{mean[0].accuracy:.2f}" if 0 in mean else "–", each, f"{min(least):+.2f}" if least else "–"
-            print(f"| {attack} | {' | '.join(said)} |")
+        writer = csv.DictWriter(file, [*KEY, "accuracy", "loss", SUCCESS, "upload_bytes"], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(lines[key] for key in sorted(lines))
+    for method in sorted({key[0] for key in lines}):
+        _print(method, {key[1:]: float(line["accuracy"]) for key, line in lines.items() if key[0] == method})
+
+
+def _read(path: Path) -> Lines:
+    if not path.exists():
+        return {}
+    with path.open() as file:
+        return {tuple(line[name] for name in KEY): line for line in csv.DictReader(file)}
+
+
+def _measured(folders: list[Path]) -> Lines:
+    lines = {}
+    for run in load_runs(folders).runs:
+        key = (*row_of(run), attack_of(run), str(run.seed))
+        success = run.rounds[-1].metrics.get(SUCCESS, "")
+        found = {"accuracy": run.accuracy, "loss": run.loss, SUCCESS: success, "upload_bytes": run.upload_bytes}
+        lines[key] = dict(zip(KEY, key, strict=True)) | {name: str(value) for name, value in found.items()}
+    return lines
+
+
+def _print(method: str, accuracy: dict[tuple[str, ...], float]) -> None:
+    """How many points each attack takes under each aggregator, from the method's own mean with nobody hostile on the
+    same seed: the mean over seeds, and the worst."""
+    rules = sorted({rule for rule, _, _ in accuracy}, key=lambda rule: (rule != MEAN, rule != "robust", rule))
+    attacks = sorted({attack for _, attack, _ in accuracy}, key=lambda attack: (attack != NOBODY, attack))
+    print(f"\n| {method} | {' | '.join(rules)} |\n|{'---|' * (len(rules) + 1)}")
+    for attack in attacks:
+        cells = []
+        for rule in rules:
+            seeds = {key[2]: found for key, found in accuracy.items() if key[:2] == (rule, attack)}
+            lost = [found - accuracy[MEAN, NOBODY, seed] for seed, found in seeds.items()]
+            worst = f" ({min(lost):+.2f})" if len(lost) > 1 else ""
+            cells.append(f"{sum(lost) / len(lost):+.2f}{worst}" if lost else "–")
+        print(f"| {attack} | {' | '.join(cells)} |")
 
 
 if __name__ == "__main__":
