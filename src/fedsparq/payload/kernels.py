@@ -97,9 +97,11 @@ def split_halves(halves: Any, high: Any, low: Any) -> None:
 def most_common(data: Any) -> int:
     """How often the most common of some bytes occurs."""
     counts = np.zeros(256, np.int64)
+    most = 0
     for i in range(data.size):
         counts[data[i]] += 1
-    return int(counts.max())
+        most = max(most, counts[data[i]])
+    return most
 
 
 @jit
