@@ -68,7 +68,7 @@ class Browser:
 
     def evaluate(self, expression: str) -> Any:
         """The value of an expression; where it throws, so does this."""
-        answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
+        answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         if "exceptionDetails" in answer:
             raise RuntimeError(f"{expression[:200]}: {answer['exceptionDetails']}")
         return answer["result"].get("value")
@@ -78,13 +78,16 @@ class Browser:
         self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
 
     def drag(self, start: tuple[float, float], end: tuple[float, float]) -> None:
-        """Press, move, let go."""
-        for kind, (x, y), buttons in (("mousePressed", start, 1), ("mouseMoved", end, 1), ("mouseReleased", end, 0)):
+        """Press, move by way of the middle, let go; each when the page has drawn what came before."""
+        middle = ((start[0] + end[0]) / 2, (start[1] + end[1]) / 2)
+        moves = [("mouseMoved", middle, 1), ("mouseMoved", end, 1)]
+        for kind, (x, y), buttons in (("mousePressed", start, 1), *moves, ("mouseReleased", end, 0)):
             self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", buttons=buttons, clickCount=1)
+            self.evaluate("new Promise(drawn => requestAnimationFrame(() => setTimeout(drawn)))")
 
     def settle(self, condition: str) -> None:
         """Wait until an expression is true."""
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while not self.evaluate(condition):
             if time.monotonic() > deadline:
                 raise TimeoutError(condition)
