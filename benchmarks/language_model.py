@@ -87,13 +87,15 @@ def measure(commands: Path, variant: str, config: str, nodes: int, rounds: int, 
                 (folder / f"{number}.counted").touch()
             federation.finish(run, 600)
             seen = watch.seen()
+        report: dict[str, Any] = json.loads((folder / "report.json").read_text())
+        if len(report["loss"]) != rounds:
+            raise RuntimeError(f"{variant}: no node answered in {rounds - len(report['loss'])} of {rounds} rounds")
         # On a busy machine Flower starts a ClientApp again that was slow to begin: those that trained took more time.
         trained = sorted((each for each in seen if each.role == "client"), key=lambda each: -each.cpu)[: nodes * rounds]
         clients = sorted(trained, key=lambda each: each.begun)
         by_round = [clients[at : at + nodes] for at in range(0, len(clients), nodes)]
         for name in ("start", "model"):
             shutil.move(folder / f"{name}.safetensors", kept / f"{name}-{variant}.safetensors")
-        report: dict[str, Any] = json.loads((folder / "report.json").read_text())
         return report | {
             "up": np.diff([0, *(up for up, _ in counted)]).tolist(),
             "down": np.diff([0, *(down for _, down in counted)]).tolist(),

@@ -4,6 +4,7 @@ import gc
 import subprocess
 import sys
 import tracemalloc
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from toy import client_app
 from fedsparq import encode, method
 from fedsparq.engines.blobs import wrap
 from fedsparq.federate.messages import Reply
-from fedsparq.flower import Compressed, FedSparQ, compress
+from fedsparq.flower import Compressed, FedSparQ, compress, node
 from fedsparq.flower.records import layout_of
 from inprocess_grid import InProcessGrid
 
@@ -95,6 +96,32 @@ def test_the_mod_holds_no_residual_and_no_second_model_while_the_app_trains(tmp_
     """
     assert held_while_training(tmp_path / "up", None)[1:] == pytest.approx([0, 0], abs=0.3)
     assert held_while_training(tmp_path / "both", "fedsparq")[1:] == pytest.approx([1, 1], abs=0.3)
+
+
+def test_what_the_app_of_a_large_model_left_in_a_circle_is_gone_before_compression(tmp_path, monkeypatch):
+    monkeypatch.setattr(node, "LARGE", SIZE)
+    left, alive = [], []
+    compressed = node.difference
+    monkeypatch.setattr(node, "difference", lambda *given: alive.append(left[-1]()) or compressed(*given))
+    app = ClientApp()
+
+    @app.train(mods=[compress(state=tmp_path)])
+    def train(message: Message, context: Context) -> Message:
+        def optimizer() -> object:
+            return optimizer
+
+        left.append(weakref.ref(optimizer))
+        content = {"arrays": message.content["arrays"], "metrics": MetricRecord({"num-examples": 1})}
+        return Message(RecordDict(content), reply_to=message)
+
+    alone = FedAvg(fraction_evaluate=0.0, min_train_nodes=1, min_available_nodes=1)
+    start = ArrayRecord({"w.weight": Array(np.zeros(SIZE, np.float32))})
+    gc.disable()
+    try:
+        Compressed(alone).start(InProcessGrid([app]), start, num_rounds=1)
+    finally:
+        gc.enable()
+    assert alive == [None]
 
 
 def test_a_missing_extra_is_named():

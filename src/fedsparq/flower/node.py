@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 from dataclasses import dataclass, field, replace
 from logging import INFO, WARNING
@@ -34,6 +35,10 @@ from fedsparq.wire import encode
 
 BEHIND = "fedsparq behind: "
 """How an error begins that says which round a node has answered already."""
+
+LARGE = 1 << 25
+"""From so many parameters on, what the app left behind is collected: PyTorch's optimizers refer to themselves, and
+their moments, twice the model's size, would stay while it is compressed."""
 
 _MOST_EXAMPLES = 2**32 - 1
 
@@ -120,6 +125,8 @@ class Turn:
         reply = self._called(key, given.record or to_record(given.template, given.vector, given.exact))
         if len(reply.content.array_records) != 1:
             raise AppFailedError(reply)
+        if layout.size >= LARGE:
+            gc.collect()
         sent_key, after = only_arrays(reply.content)
         given.template.check(after)
         update, ties = difference(layout, list(given.parts()), after)
