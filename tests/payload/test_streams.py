@@ -51,3 +51,11 @@ def test_streams_there_and_back(size, noise):
     received, was_raw = Reader(memoryview(writer.with_checksum())[:-8]).stream(size, size)
     np.testing.assert_array_equal(received, data)
     assert was_raw == (frame is None)
+
+
+def test_a_buffer_may_be_used_again_once_it_was_written() -> None:
+    writer, buffer = Writer(), np.array([1, 2], np.uint8)
+    writer.raw(buffer)
+    buffer[:] = 9
+    writer.raw(buffer)
+    assert writer.bytes() == bytes([1, 2, 9, 9])

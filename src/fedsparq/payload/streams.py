@@ -41,12 +41,11 @@ class Writer:
     """Writes a message: plain bytes, whole numbers, and streams that zstd may make smaller."""
 
     def __init__(self) -> None:
-        self._out = list[bytes | memoryview]()
+        self._out = list[bytes]()
         self._zstd = zstd.ZstdCompressor(options=_COMPRESSION)
 
     def raw(self, data: bytes | NDArray[Any]) -> None:
-        """An array is not copied: it must stay as it is until the message is made."""
-        self._out.append(data if isinstance(data, bytes) else data.data)
+        self._out.append(data if isinstance(data, bytes) else data.tobytes())
 
     def byte(self, value: int) -> None:
         self._out.append(_BYTES[value])
