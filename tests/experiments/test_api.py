@@ -32,12 +32,12 @@ def test_a_run_gives_summary_rounds_and_model() -> None:
 
 
 def test_options_of_the_command_line_by_their_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    words = ["--clients", "4", "--lr", "0.3", "--seed", "3", "--epochs", "2", "-o", "multiplier=2", "--rounds", "2"]
+    words = ["--clients", "4", "--lr", "0.3", "--seed", "3", "--steps", "2", "-o", "multiplier=2", "--rounds", "2"]
     words += ["--train-limit", "300", "--test-limit", "100", "--out", str(tmp_path / "command")]
     monkeypatch.setattr(sys, "argv", ["fedsparq", "run", *words])
     with pytest.raises(SystemExit):
         cli.main()
-    own: dict[str, Any] = {"clients": 4, "lr": 0.3, "seed": 3, "epochs": 2, "options": {"multiplier": 2}}
+    own: dict[str, Any] = {"clients": 4, "lr": 0.3, "seed": 3, "steps": 2, "options": {"multiplier": 2}}
     result = fedsparq.run("fedsparq", **own, **SMALL, out=tmp_path / "python", workers=2)
     assert result.folder == tmp_path / "python"
     said = json.loads((tmp_path / "command" / "summary.json").read_text())

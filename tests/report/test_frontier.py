@@ -52,6 +52,23 @@ def test_what_is_far_below_stands_at_the_bottom(bench):
     assert "triangles: below" in svg(figure, "any")
 
 
+def test_the_loss_stands_with_the_least_at_the_bottom_and_what_is_far_above_at_the_top(bench):
+    figure = frontier.loss_frontier(bench, looks(arm.label for arm in bench.arms))
+    bottom, edge = figure.axes[0].get_ylim()
+    losses = {arm.sent.mean: arm.spread("loss").mean for arm in bench.arms}
+    shown, triangles = {}, set()
+    for axes in figure.axes:
+        for line in axes.lines[1:]:
+            into = triangles if line.get_marker() == "^" and line.get_linestyle() == "None" else shown
+            spots = zip(*line.get_data(), strict=True)
+            into.update({x for x, y in spots if y == edge} if into is triangles else dict(spots))
+    assert bottom < min(losses.values())
+    assert shown == {sent: loss for sent, loss in losses.items() if loss <= edge}
+    assert triangles == {sent for sent, loss in losses.items() if loss > edge}
+    assert triangles
+    assert "triangles: above" in svg(figure, "any")
+
+
 def test_curves_are_drawn_of_a_few_the_answer_among_them(bench):
     few = {arm.label for arm in frontier.featured(bench)}
     assert len(few) <= 8

@@ -35,6 +35,7 @@ _OVERRIDES: dict[str, tuple[type, str]] = {
     "fraction": (float, "Share of the clients that take part in a round."),
     "rounds": (int, "How many rounds; more than a run in --out has: they are added to it."),
     "epochs": (int, "Local epochs in a round."),
+    "steps": (int, "Local steps in a round, a batch each, in place of epochs."),
     "lr": (float, "Learning rate of the clients."),
     "batch_size": (int, "Batch size of the clients."),
     "seed": (int, "Everything random follows from it."),

@@ -1,5 +1,6 @@
 """Which figures there are: of each bench, and of all benches at once."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -8,13 +9,13 @@ from matplotlib.figure import Figure
 
 from fedsparq.report import bars, curves
 from fedsparq.report.attacks import attack_table, heat_map
-from fedsparq.report.frontier import answer, crowded, featured
+from fedsparq.report.frontier import answer, crowded, featured, loss_frontier
 from fedsparq.report.looks import Looks
 from fedsparq.report.overview import answers, savings, spending
 from fedsparq.report.style import styled
 from fedsparq.results.grouping import Bench, slug
 
-_FEW = ("attacks", "answer", "accuracy", "loss", "variants")
+_FEW = ("attacks", "answer", "answer-loss", "accuracy", "loss", "variants")
 
 
 class Drawing(NamedTuple):
@@ -51,6 +52,8 @@ def _figures(bench: Bench, looks: Looks) -> Iterator[tuple[str, str, Callable[[]
         yield "attacks", table.caption, partial(heat_map, bench, table)
     if len(bench.arms) > 1:
         yield "answer", f"Test accuracy against upload per client, {at}", partial(answer, bench, looks)
+        if crowded(bench) and any(math.isfinite(arm.spread("loss").mean) for arm in bench.arms):
+            yield "answer-loss", f"Test loss against upload per client, {at}", partial(loss_frontier, bench, looks)
         yield "bytes", f"Upload per client, times less than FedAvg, {at}", partial(bars.upload, bench, looks)
     yield "accuracy", f"Test accuracy over rounds, {at}", partial(curves.accuracy, bench, looks)
     yield "loss", f"Test loss over rounds, {at}", partial(curves.loss, bench, looks)

@@ -1,8 +1,10 @@
-"""Accuracy against bytes sent: the figure that answers the question."""
+"""Accuracy and loss against bytes sent: the figures that answer the question."""
 
 import math
 import re
-from collections.abc import Sequence
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -27,15 +29,15 @@ from fedsparq.report.style import (
     styled,
 )
 from fedsparq.report.units import percent, tick_bytes
-from fedsparq.results.grouping import Arm, Bench, method_name, pareto, reference
+from fedsparq.results.grouping import Arm, Bench, Spread, method_name, pareto, reference
 from fedsparq.results.verdict import judge
 
 _MANY = 12
 _FEATURED = 5
 _COLUMNS = 4
 _NUMBER = re.compile(r" \w+=[-+.e\d]+(?= |$)")
-_DEPTH = 2.0
-"""Points of accuracy below the best that are shown; what is worse stands as a triangle at the bottom."""
+_BESIDE = 1.5
+"""How far from the best is shown, in distances of the middle setting; what is worse is a triangle at the edge."""
 
 
 def answer(bench: Bench, looks: Looks) -> Figure:
@@ -123,49 +125,79 @@ def featured(bench: Bench) -> list[Arm]:
     return [arm for arm in bench.arms if arm.label in chosen]
 
 
-def frontier(bench: Bench, looks: Looks) -> Figure:
+@dataclass(frozen=True)
+class _Axis:
+    """What is drawn against bytes: which way is better, how far from the best, and how the ticks are written."""
+
+    title: str
+    value: Callable[[Arm], Spread]
+    better: int
+    least: float
+    ticks: Callable[[float, float], str]
+    unit: str = ""
+
+    def edge(self, arms: Sequence[Arm]) -> tuple[float, float]:
+        """The best mean, and the one from which on a method is too bad to be shown at its place."""
+        means = [self.better * self.value(arm).mean for arm in arms]
+        means = sorted(filter(math.isfinite, means), reverse=True)
+        depth = max(_BESIDE * (means[0] - statistics.median(means)), self.least)
+        return self.better * means[0], self.better * max(means[0] - depth, means[-1] - self.least / 10)
+
+    def beyond(self, arm: Arm, edge: float) -> bool:
+        return not self.better * self.value(arm).mean >= self.better * edge
+
+
+_ACCURACY = _Axis("Accuracy", lambda arm: arm.accuracy, 1, 2.0, percent, " %")
+_LOSS = _Axis("Loss", lambda arm: arm.spread("loss"), -1, 0.02, lambda value, _: f"{value:.3g}")
+
+
+def frontier(bench: Bench, looks: Looks, axis: _Axis = _ACCURACY) -> Figure:
     """Small multiples, one for each method: its settings joined, those of all other methods in grey behind."""
     groups = families(bench.arms)
-    accuracies = [arm.accuracy.mean for arm in bench.arms]
-    best, worst = max(accuracies), min(accuracies)
-    floor = max(best - _DEPTH, worst - 0.2)
-    below = f" · triangles: below {floor:.1f} %" if worst < floor else ""
+    best, edge = axis.edge(bench.arms)
+    side = "below" if axis.better > 0 else "above"
+    sunk = any(axis.beyond(arm, edge) for arm in bench.arms)
+    beyond = f" · triangles: {side} {edge:.3g}{axis.unit}" if sunk else ""
     rows = math.ceil(len(groups) / _COLUMNS)
     wide, high = WIDTH * 1.7 * 72, 75 + 100.0 * rows
     with styled():
         figure = Figure(figsize=(wide / 72, high / 72))
         FigureCanvasAgg(figure)
-        figure.text(4 / wide, 1 - 15 / high, "Accuracy for bytes sent", fontsize=10.5, fontweight="bold")
-        subtitle = f"{bench.setting.subtitle} · {spread_shown(bench.arms)}{below}"
+        figure.text(4 / wide, 1 - 15 / high, f"{axis.title} for bytes sent", fontsize=10.5, fontweight="bold")
+        subtitle = f"{bench.setting.subtitle} · {spread_shown(bench.arms)}{beyond}"
         figure.text(4 / wide, 1 - 29 / high, subtitle, fontsize=fitting(subtitle, 8.0, wide - 8), color=MUTED.light)
         grid = figure.subplots(rows, _COLUMNS, squeeze=False, sharex=True, sharey=True).ravel()
         figure.subplots_adjust(
             left=40 / wide, right=1 - 8 / wide, top=1 - 52 / high, bottom=32 / high, hspace=0.34, wspace=0.08
         )
+        amounts = [arm.sent.mean for arm in bench.arms]
         for axes, (method, arms) in zip(grid, groups.items(), strict=False):
             axes.set_xscale("log")
-            axes.plot(
-                [arm.sent.mean for arm in bench.arms], accuracies, "o", color=GRID.light, markersize=3.5, zorder=1
-            )
-            _draw_family(axes, arms, method, looks, floor)
+            values = [axis.value(arm).mean for arm in bench.arms]
+            axes.plot(amounts, values, "o", color=GRID.light, markersize=3.5, zorder=1)
+            _draw_family(axes, arms, method, looks, axis, edge)
             name = method_name(method)
             size = fitting(name, 8.5, wide / _COLUMNS - 24)
             axes.set_title(name, loc="left", fontsize=size, color=looks[arms[-1].label].colour, pad=3)
-        amounts = [arm.sent.mean for arm in bench.arms]
         grid[0].set_xlim(min(amounts) / 1.6, max(amounts) * 1.6)
-        grid[0].set_ylim(floor, best + 0.4)
+        grid[0].set_ylim(*sorted((edge, best + 0.15 * (best - edge))))
         for axes in grid[len(groups) :]:
             axes.set_visible(False)
         figure.text(0.5, 5 / high, "upload per client over the run, as sent (log scale)", fontsize=8, ha="center")
         return figure
 
 
-def _draw_family(axes: Axes, arms: Sequence[Arm], method: str, looks: Looks, floor: float) -> None:
-    """The settings of one method; those below the floor are triangles on it."""
+def loss_frontier(bench: Bench, looks: Looks) -> Figure:
+    """The same of the loss, which tells methods apart where accuracy does not."""
+    return frontier(bench, looks, _LOSS)
+
+
+def _draw_family(axes: Axes, arms: Sequence[Arm], method: str, looks: Looks, axis: _Axis, edge: float) -> None:
+    """The settings of one method; those beyond the edge are triangles on it."""
     look = looks[method] if method in looks else looks[arms[-1].label]
-    shown = [arm for arm in arms if arm.accuracy.mean >= floor]
-    sunk = [arm.sent.mean for arm in arms if arm.accuracy.mean < floor]
-    draw_line(axes, [a.sent.mean for a in shown], [a.accuracy.mean for a in shown], look, method, ours=False)
+    shown = [arm for arm in arms if not axis.beyond(arm, edge)]
+    sunk = [arm.sent.mean for arm in arms if axis.beyond(arm, edge)]
+    draw_line(axes, [a.sent.mean for a in shown], [axis.value(a).mean for a in shown], look, method, ours=False)
     for arm in shown:
         where: dict[str, Any] = {
             "color": look.colour,
@@ -173,10 +205,12 @@ def _draw_family(axes: Axes, arms: Sequence[Arm], method: str, looks: Looks, flo
             "markersize": 5.5,
             "zorder": 4,
         }
-        axes.errorbar(arm.sent.mean, arm.accuracy.mean, yerr=arm.accuracy.std, elinewidth=0.9, **where)
-    axes.plot(sunk, [floor] * len(sunk), "v", color=look.colour, markersize=5, clip_on=False, zorder=3)
+        value = axis.value(arm)
+        axes.errorbar(arm.sent.mean, value.mean, yerr=value.std, elinewidth=0.9, **where)
+    triangle = "v" if axis.better > 0 else "^"
+    axes.plot(sunk, [edge] * len(sunk), triangle, color=look.colour, markersize=5, clip_on=False, zorder=3)
     log_ticks(axes.xaxis, tick_bytes)
     axes.tick_params(labelsize=7)
     axes.yaxis.set_major_locator(MaxNLocator(4))
-    axes.yaxis.set_major_formatter(percent)
+    axes.yaxis.set_major_formatter(axis.ticks)
     axes.grid(axis="y")
