@@ -28,7 +28,7 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "fedavg": ("fedavg", {}),
     "10 %": ("fedsparq", {"multiplier": float(-np.log(0.1))}),
     "1 %": ("fedsparq", {"multiplier": float(-np.log(0.01))}),
-    "adaptive": ("fedsparq-adaptive", {}),
+    "adaptive": ("fedsparq-adaptive", {"bits": 0.3}),
 }
 _LAYER = 10**6
 

@@ -29,8 +29,21 @@ ELSEWHERE = {
     "src/fedsparq/wire/FORMAT.md": "FORMAT.md",
 }
 """Pages outside docs/, and where they are in the site."""
-MEASURED = "mnist-mini-dirichlet-0.5-results.csv"
-"""What `fedsparq report` wrote about `fedsparq compare frontier`: of the first 31 settings, and of the rest."""
+FRONTIERS = {
+    "MNIST": (
+        "mnist-mini-dirichlet-0.5",
+        "10,000 images, MLP, three clients, Dirichlet(0.5), 25 rounds, seeds 0 to 2",
+    ),
+    "Fashion-MNIST": (
+        "fmnist-dirichlet-0.5",
+        "4,000 images, LeNet-5, three clients, Dirichlet(0.5), 20 rounds, seeds 0 and 1",
+    ),
+    "Shakespeare": (
+        "shakespeare-natural",
+        "five speakers, an LSTM of 64, 25 rounds of 30 steps, seeds 0 and 1; accuracy is of the next character",
+    ),
+}
+"""Where docs/FRONTIER.md was measured: the file that `fedsparq report` wrote, and the setting in words."""
 NO_BYTES = "sobaa"
 """Its unit is channel uses: the bytes of its simulation stand beside nobody's."""
 
@@ -116,18 +129,20 @@ def described(text: str, name: str) -> str:
 
 def overview() -> str:
     """All methods in a table, with what each costs and keeps at its defaults."""
-    rows = {row["method"]: row for row in measurements()}
-    lines = ["", "| method | what it sends | accuracy % | upload | of FedAvg |", "|---|---|---:|---:|---:|"]
+    found = [{row["method"]: row for row in measurements(stem)} for stem, _ in FRONTIERS.values()]
+    head = "".join(f" {data} % | of FedAvg |" for data in FRONTIERS)
+    lines = ["", f"| method | what it sends |{head}", "|---|---|" + "---:|---:|" * len(found)]
     for name, recipe in METHODS.items():
-        cells = _cells(rows[name], rows["fedavg"]) if name in rows else ["", "", "", ""]
-        lines.append(f"| [{name}]({name}.md) | {_summary(recipe)} | {cells[0]} | {cells[2]} | {cells[3]} |")
-    return "\n".join([*lines, "", _SETTING, ""])
+        cells = [_cells(rows[name], rows["fedavg"]) if name in rows else [""] * 4 for rows in found]
+        measured = " | ".join(f"{accuracy.partition(' ')[0]} | {ratio}" for accuracy, _, _, ratio, *_ in cells)
+        lines.append(f"| [{name}]({name}.md) | {_summary(recipe)} | {measured} |")
+    settings = [f"{data}: {setting}." for data, (_, setting) in FRONTIERS.items()]
+    return "\n".join([*lines, "", " ".join(settings), _SOURCE, ""])
 
 
-_SETTING = (
-    "Made by `fedsparq compare frontier` (10,000 MNIST images, MLP, three clients, Dirichlet(0.5), 25 rounds, means of "
-    "seeds 0 to 2; upload per client over the run, as sent; ± is the standard deviation over seeds). "
-    "[Past the paper](../PAST_THE_PAPER.md) has the figures of 31 of the 51 settings."
+_SOURCE = (
+    "Made by `fedsparq compare frontier`; upload per client over the run, as sent; ± is the standard deviation over "
+    "seeds. [The frontier](../FRONTIER.md) has the commands, and all methods side by side."
 )
 
 
@@ -148,28 +163,33 @@ def _options(recipe: Any) -> list[str]:
 
 
 def _measured(name: str) -> list[str]:
-    rows = measurements()
-    ours = [row for row in rows if row["method"].split(" ")[0] == name]
-    if not ours:
-        return ["## On our frontier", "", "It was not among the methods of the last `fedsparq compare frontier`."]
-    ours.sort(key=lambda row: (row["method"] != name, -float(row["upload_bytes_mean"])))
-    (fedavg,) = [row for row in rows if row["method"] == "fedavg"]
-    lines = [f"| {row['method']} | {' | '.join(_cells(row, fedavg))} |" for row in ours]
-    head = ["| setting | accuracy % | loss | upload | of FedAvg | coordinates sent |", "|---|---:|---:|---:|---:|---:|"]
-    if name == NO_BYTES:
-        return ["## On our frontier", "", *head, *lines, "", _SETTING]
-    picture = frontier_picture([_point(row) for row in rows if row["method"] != NO_BYTES], [*map(_point, ours)], name)
-    told = f"Coloured: {name}; grey: the other settings above 89 %."
-    return ["## On our frontier", "", picture, "", told, "", *head, *lines, "", _SETTING]
+    """A method's settings on each data set, as a picture among all others and as a table."""
+    parts: list[str] = []
+    for data, (stem, setting) in FRONTIERS.items():
+        rows = measurements(stem)
+        ours = [row for row in rows if row["method"].split(" ")[0] == name]
+        if not ours:
+            continue
+        ours.sort(key=lambda row: (row["method"] != name, -float(row["upload_bytes_mean"])))
+        (fedavg,) = [row for row in rows if row["method"] == "fedavg"]
+        parts += [f"### {data}", ""]
+        if name != NO_BYTES:
+            others = [_point(row) for row in rows if row["method"] != NO_BYTES]
+            picture, least = frontier_picture(others, [*map(_point, ours)], name)
+            parts += [picture, "", f"Coloured: {name}; grey: the other settings above {least} %."]
+        parts += [f"{setting[:1].upper()}{setting[1:]}.", "", *_HEAD]
+        parts += [*(f"| {row['method']} | {' | '.join(_cells(row, fedavg))} |" for row in ours), ""]
+    alone = "It trains models of the clients' own, so `fedsparq compare frontier` leaves it out."
+    return ["## On our frontier", "", *(parts or [alone, ""]), _SOURCE]
 
 
-def measurements() -> list[dict[str, str]]:
-    """The rows of the reports on the frontier, each setting once."""
-    rows: dict[str, dict[str, str]] = {}
-    for path in sorted((ROOT / "docs").rglob(MEASURED)):
-        with path.open() as lines:
-            rows |= {row["method"]: row for row in csv.DictReader(lines)}
-    return list(rows.values())
+_HEAD = ("| setting | accuracy % | loss | upload | of FedAvg | coordinates sent |", "|---|---:|---:|---:|---:|---:|")
+
+
+def measurements(stem: str) -> list[dict[str, str]]:
+    """The rows of the report on one frontier."""
+    with (ROOT / f"docs/FRONTIER-files/{stem}-results.csv").open() as lines:
+        return list(csv.DictReader(lines))
 
 
 def _point(row: dict[str, str]) -> tuple[float, float]:
@@ -177,10 +197,10 @@ def _point(row: dict[str, str]) -> tuple[float, float]:
 
 
 def _cells(row: dict[str, str], fedavg: dict[str, str]) -> list[str]:
-    accuracy, spread, loss, upload, kept = (
-        float(row[key]) for key in ("accuracy_mean", "accuracy_std", "loss_mean", "upload_bytes_mean", "kept_mean")
-    )
+    keys = ("accuracy_mean", "loss_mean", "upload_bytes_mean", "kept_mean")
+    accuracy, loss, upload, kept = (float(row[key]) for key in keys)
+    spread = f" ± {float(row['accuracy_std']):.2f}" if row["accuracy_std"] else ""
     ratio = float(fedavg["upload_bytes_mean"]) / upload
     size = f"{upload / 1e6:.3g} MB" if upload >= 1e6 else f"{upload / 1e3:.3g} kB"
     bytes_sent = ["—", "—"] if row["method"] == NO_BYTES else [size, f"1/{ratio:.1f}" if ratio >= 1.05 else "1"]
-    return [f"{accuracy:.2f} ± {spread:.2f}", f"{loss:.3f}", *bytes_sent, f"{100 * kept:.1f} %"]
+    return [f"{accuracy:.2f}{spread}", f"{loss:.3f}", *bytes_sent, f"{100 * kept:.1f} %"]

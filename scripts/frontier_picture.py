@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+import statistics
+from collections.abc import Sequence
 
 WIDTH, HEIGHT = 500, 250
 LEFT, RIGHT, TOP, BOTTOM = 48, 14, 12, 40
-LEAST = 89
-"""Others below this accuracy are left out."""
+_DEPTH = 3
+"""Others further below the best than so many times the middle one are left out."""
+
+_TICKS = (
+    *((1e4, "10 kB"), (3e4, "30 kB"), (1e5, "100 kB"), (3e5, "300 kB")),
+    *((1e6, "1 MB"), (3e6, "3 MB"), (1e7, "10 MB")),
+)
 
 Point = tuple[float, float]
 
 
-def frontier_picture(others: Iterable[Point], ours: Sequence[Point], name: str) -> str:
-    """Points are (bytes, accuracy in percent); ours are joined in the order of their bytes."""
+def frontier_picture(others: Sequence[Point], ours: Sequence[Point], name: str) -> tuple[str, int]:
+    """The picture, and the accuracy below which others are left out.
+
+    Points are (bytes, accuracy in percent); ours are joined in the order of their bytes.
+    """
     ours = sorted(ours)
-    others = [point for point in others if point[1] >= LEAST]
+    best, middle = max(point[1] for point in others), statistics.median(point[1] for point in others)
+    least = math.floor(best - _DEPTH * (best - middle))
+    others = [point for point in others if point[1] >= least]
     uploads, accuracies = zip(*others, *ours, strict=True)
     first, last = math.floor(math.log10(min(uploads)) * 2) / 2, math.ceil(math.log10(max(uploads)) * 4) / 4
     lowest, highest = math.floor(min(accuracies)), math.ceil(max(accuracies))
@@ -35,14 +46,9 @@ def frontier_picture(others: Iterable[Point], ours: Sequence[Point], name: str) 
     for accuracy in range(-(-lowest // step) * step, highest + 1, step):
         parts.append(f'<path d="M{LEFT} {y(accuracy):.1f}H{WIDTH - RIGHT}" stroke="currentColor" opacity=".12"/>')
         parts.append(f'<text x="{LEFT - 8}" y="{y(accuracy) + 4:.1f}" text-anchor="end">{accuracy} %</text>')
-    for upload, label in (
-        (3e4, "30 kB"),
-        (1e5, "100 kB"),
-        (3e5, "300 kB"),
-        (1e6, "1 MB"),
-        (3e6, "3 MB"),
-        (1e7, "10 MB"),
-    ):
+    for upload, label in _TICKS:
+        if not first <= math.log10(upload) <= last:
+            continue
         parts.append(f'<text x="{x(upload):.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{label}</text>')
     parts.append(
         f'<text x="{(LEFT + WIDTH) / 2}" y="{HEIGHT - 4}" text-anchor="middle">upload per client over the run</text>'
@@ -52,4 +58,4 @@ def frontier_picture(others: Iterable[Point], ours: Sequence[Point], name: str) 
     parts.append(f'<path d="M{line}" fill="none" stroke="var(--md-accent-fg-color)" stroke-width="2"/>')
     mark = '<circle cx="{:.1f}" cy="{:.1f}" r="6" fill="var(--md-accent-fg-color)"/>'
     parts.extend(mark.format(x(u), y(a)) for u, a in ours)
-    return "".join([*parts, "</svg>"])
+    return "".join([*parts, "</svg>"]), least

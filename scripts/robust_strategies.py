@@ -47,7 +47,7 @@ METHODS: dict[str, tuple[str, dict] | None] = {
     "float16": ("float16", {}),
     "fedpaq": ("fedpaq", {}),
     "fedsparq": ("fedsparq", {}),
-    "fedsparq-adaptive": ("fedsparq-adaptive", {}),
+    "fedsparq-adaptive": ("fedsparq-adaptive", {"bits": 0.3}),
     "stc": ("stc", {}),
 }
 

@@ -49,7 +49,7 @@ def draw(folder: Path) -> Figure:
     axes.text((most * least) ** 0.5, 97.6, f"{most / least:.0f} times less to send", **told)
     axes.set(
         xscale="log",
-        xlim=(3e4, 1.7e7),
+        xlim=(1.5e4, 1.7e7),
         ylim=(91, 98.2),
         xlabel="sent by a client over the run",
         yticks=range(91, 98, 2),

@@ -68,8 +68,8 @@ def test_with_evaluation_on_both_directions_take_a_fiftieth(own):
 
     def made():
         if own:
-            return FedSparQ("fedsparq-adaptive", downlink="fedsparq-adaptive", fraction_evaluate=1.0)
-        return Compressed(FedAvg(), "fedsparq-adaptive", downlink="fedsparq-adaptive")
+            return FedSparQ("fedsparq-adaptive", bits=0.3, downlink="fedsparq-adaptive", fraction_evaluate=1.0)
+        return Compressed(FedAvg(), "fedsparq-adaptive", bits=0.3, downlink="fedsparq-adaptive")
 
     app = learner(*mods, on_evaluate=mods)
     plain, _ = bytes_of(FedAvg(), learner(), 15)

@@ -61,7 +61,7 @@ PARTS = {
     "fedsparq-adaptive": (
         EXAMPLES | {"feedback": Deferred(), "optimizer": Momentum(0.3, restart=True), "contractive": False},
         {
-            "bits": 0.3,
+            "bits": 0.2,
             "budget": "",
             "rounding": "stochastic",
             "deferred": 0.3,

@@ -2,6 +2,7 @@ import pytest
 
 from fedsparq.report import frontier
 from fedsparq.report.looks import looks
+from fedsparq.report.sidebyside import side_by_side
 from fedsparq.report.svg import svg
 from fedsparq.results.grouping import benches
 from fedsparq.results.reading import load_runs
@@ -74,6 +75,13 @@ def test_curves_are_drawn_of_a_few_the_answer_among_them(bench):
     assert len(few) <= 8
     assert "fedavg" in few
     assert judge(bench.arms).least[0].label in few
+
+
+def test_of_many_settings_the_table_has_those_that_answer(bench):
+    table = side_by_side([bench])
+    assert len(table.titles) == 6 < len(bench.arms)
+    assert {arm.name for arm in frontier.featured(bench)} <= set(table.titles)
+    assert {"FedAvg", judge(bench.arms).least[0].name} <= set(table.titles)
 
 
 def test_other_words_make_another_line(tmp_path):

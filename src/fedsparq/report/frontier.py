@@ -10,7 +10,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import MaxNLocator, NullLocator
 
 from fedsparq.report.labels import Tag, around_points
 from fedsparq.report.looks import Looks
@@ -127,12 +127,12 @@ def featured(bench: Bench) -> list[Arm]:
 
 @dataclass(frozen=True)
 class _Axis:
-    """What is drawn against bytes: which way is better, how far from the best, and how the ticks are written."""
+    """What is drawn against bytes: which way is better, how far from the best at least, how ticks are written."""
 
     title: str
     value: Callable[[Arm], Spread]
     better: int
-    least: float
+    least: Callable[[float], float]
     ticks: Callable[[float, float], str]
     unit: str = ""
 
@@ -140,15 +140,16 @@ class _Axis:
         """The best mean, and the one from which on a method is too bad to be shown at its place."""
         means = [self.better * self.value(arm).mean for arm in arms]
         means = sorted(filter(math.isfinite, means), reverse=True)
-        depth = max(_BESIDE * (means[0] - statistics.median(means)), self.least)
-        return self.better * means[0], self.better * max(means[0] - depth, means[-1] - self.least / 10)
+        best, least = self.better * means[0], self.least(self.better * means[0])
+        depth = max(_BESIDE * (means[0] - statistics.median(means)), least)
+        return best, self.better * max(means[0] - depth, means[-1] - least / 10)
 
     def beyond(self, arm: Arm, edge: float) -> bool:
         return not self.better * self.value(arm).mean >= self.better * edge
 
 
-_ACCURACY = _Axis("Accuracy", lambda arm: arm.accuracy, 1, 2.0, percent, " %")
-_LOSS = _Axis("Loss", lambda arm: arm.spread("loss"), -1, 0.02, lambda value, _: f"{value:.3g}")
+_ACCURACY = _Axis("Accuracy", lambda arm: arm.accuracy, 1, lambda _: 2.0, percent, " %")
+_LOSS = _Axis("Loss", lambda arm: arm.spread("loss"), -1, lambda best: best / 4, lambda value, _: f"{value:.3g}")
 
 
 def frontier(bench: Bench, looks: Looks, axis: _Axis = _ACCURACY) -> Figure:
@@ -210,6 +211,7 @@ def _draw_family(axes: Axes, arms: Sequence[Arm], method: str, looks: Looks, axi
     triangle = "v" if axis.better > 0 else "^"
     axes.plot(sunk, [edge] * len(sunk), triangle, color=look.colour, markersize=5, clip_on=False, zorder=3)
     log_ticks(axes.xaxis, tick_bytes)
+    axes.xaxis.set_minor_locator(NullLocator())
     axes.tick_params(labelsize=7)
     axes.yaxis.set_major_locator(MaxNLocator(4))
     axes.yaxis.set_major_formatter(axis.ticks)

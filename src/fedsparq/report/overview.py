@@ -16,6 +16,9 @@ from fedsparq.report.style import INK, WIDTH, draw_line, fitting, log_ticks, spr
 from fedsparq.report.units import percent, tick_bytes, times_less
 from fedsparq.results.grouping import Bench, reference
 
+_LONG = 36
+"""A name of so many characters takes a third of the width in a legend, not a quarter."""
+
 
 def answers(benches: Sequence[Bench], looks: Looks) -> Figure:
     """Final accuracy against bytes sent."""
@@ -70,7 +73,7 @@ def spending(benches: Sequence[Bench], looks: Looks) -> Figure:
     with styled():
         place: dict[str, Any] = {
             "loc": "lower left",
-            "ncols": min(4, len(named)),
+            "ncols": min(4 if max(map(len, named)) < _LONG else 3, len(named)),
             "frameon": False,
             "fontsize": 8,
             "handlelength": 3.4,

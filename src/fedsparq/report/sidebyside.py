@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from fedsparq.report.frontier import featured
 from fedsparq.report.tables import ACCURACY
 from fedsparq.report.units import times_less
 from fedsparq.results.grouping import Bench, method_name, reference
@@ -26,9 +27,12 @@ class SideBySide(NamedTuple):
 
 
 def side_by_side(benches: Sequence[Bench]) -> SideBySide:
-    """The methods that at least half of the benches have, in their order; at most six."""
+    """The methods that at least half of the benches have, in their order; at most six, those that answer most often."""
     counted = Counter(arm.label for bench in benches for arm in bench.arms)
-    labels = [label for label, number in counted.items() if 2 * number >= len(benches)][:_MOST]
+    answering = Counter(arm.label for bench in benches for arm in featured(bench))
+    shared = [label for label, number in counted.items() if 2 * number >= len(benches)]
+    chosen = sorted(shared, key=lambda label: -answering[label])[:_MOST]
+    labels = [label for label in shared if label in chosen]
     return SideBySide([method_name(label) for label in labels], [_line(bench, labels) for bench in benches])
 
 

@@ -131,7 +131,7 @@ def fedsparq(
 
 @register("fedsparq-adaptive", version=1, in_broadcasts={"rounding": "nearest", "bits": 0.7})
 def fedsparq_adaptive(
-    bits: Bits = 0.3,
+    bits: Bits = 0.2,
     budget: str = "",
     rounding: Rounding = "stochastic",
     deferred: Decay = 0.3,

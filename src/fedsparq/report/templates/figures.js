@@ -26,6 +26,7 @@ function bytes(count) {
   const power = Math.max(0, [1, 2, 3, 4].filter((p) => count >= 0.9995 * 1000 ** p).length);
   return `${Number((count / 1000 ** power).toPrecision(3))} ${["B", "kB", "MB", "GB", "TB"][power]}`;
 }
+const against = (arm, section) => `${arm.times < 0.95 ? `${times(1 / arm.times)} more` : `${times(arm.times)} less`} than ${safe(section.plain)}`;
 const times = (ratio) => ratio.toLocaleString("en", { minimumFractionDigits: 1, maximumFractionDigits: 1 }) + "x";
 function value(measure, mean, std) {
   const digits = measure === "loss" ? 3 : measure === "kept" ? 1 : 2;
@@ -88,7 +89,7 @@ function points(section, arms) {
   return arms.map((arm) => ({
     x: [arm.end.sent[0]], y: [arm.end.accuracy[0]], name: arm.name, mode: "markers",
     hovertemplate: "%{hovertext}<extra></extra>",
-    hovertext: [`<b>${safe(arm.name)}</b><br>round ${arm.accuracy.mean.length}<br>test accuracy ${value("accuracy", ...arm.end.accuracy)}<br>${bytes(arm.end.sent[0])} sent, ${times(arm.times)} less than ${safe(section.plain)}`],
+    hovertext: [`<b>${safe(arm.name)}</b><br>round ${arm.accuracy.mean.length}<br>test accuracy ${value("accuracy", ...arm.end.accuracy)}<br>${bytes(arm.end.sent[0])} sent, ${against(arm, section)}`],
     error_y: { type: "data", array: [arm.end.accuracy[1] || 0], color: faded(colour(arm), 0.55), thickness: 1.4, width: 3 },
     error_x: { type: "data", array: [arm.end.sent[1] || 0], color: faded(colour(arm), 0.55), thickness: 1.4, width: 0 },
     marker: { symbol: arm.mark + (arm.front ? "" : "-open"), size: 12, color: colour(arm), line: { width: arm.front ? 0 : 2, color: colour(arm) } },
@@ -111,7 +112,7 @@ function bars(section, width) {
   const most = Math.max(1, ...arms.map((arm) => arm.times));
   return [[{
     type: "bar", orientation: "h", x: arms.map((arm) => arm.times), y: arms.map((arm) => arm.label), hovertemplate: "%{hovertext}<extra></extra>",
-    hovertext: arms.map((arm) => `<b>${safe(arm.name)}</b><br>${times(arm.times)} less than ${safe(section.plain)}<br>test accuracy ${value("accuracy", ...arm.end.accuracy)}<br>${bytes(arm.end.sent[0])} sent`),
+    hovertext: arms.map((arm) => `<b>${safe(arm.name)}</b><br>${against(arm, section)}<br>test accuracy ${value("accuracy", ...arm.end.accuracy)}<br>${bytes(arm.end.sent[0])} sent`),
     text: arms.map((arm) => `${times(arm.times)}, ${bytes(arm.end.sent[0])}`), textposition: "outside", cliponaxis: false, constraintext: "none",
     textfont: { color: css("ink") }, marker: { color: arms.map(colour) }, width: 0.66,
   }], layout({
