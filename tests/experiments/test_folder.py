@@ -122,6 +122,18 @@ def test_rounds_are_added_to_a_finished_run(tmp_path: Path, changes: dict[str, A
     assert "rounds = 4" in (tmp_path / "longer" / "spec.toml").read_text()
 
 
+def test_a_finished_run_made_with_another_default_is_not_taken_for_this_one(tmp_path: Path) -> None:
+    wanted = check(RunSpec, {"method": "fedsparq-adaptive", "rounds": 1, "train_limit": 200, "test_limit": 50})
+    made = run(wanted, tmp_path)
+    assert run(wanted, tmp_path) == made
+    path = tmp_path / "summary.json"
+    path.write_text(json.dumps(made | {"options": made["options"] | {"bits": 0.3}}))
+    before = {each: each.read_bytes() for each in tmp_path.rglob("*") if each.is_file()}
+    with pytest.raises(RunError, match=r"when its default was bits=0.3 \(now 0.2\); choose another --out"):
+        run(wanted, tmp_path)
+    assert {each: each.read_bytes() for each in tmp_path.rglob("*") if each.is_file()} == before
+
+
 def test_rounds_are_added_to_an_unfinished_run(tmp_path: Path) -> None:
     run(spec(), tmp_path / "whole")
     with pytest.raises(StopError):

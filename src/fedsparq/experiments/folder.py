@@ -55,8 +55,17 @@ class RunFolder:
         return path.read_bytes().count(b"\n") if path.exists() else 0
 
     def holds(self, spec: RunSpec) -> bool:
-        """Whether this run is in here, finished."""
-        return self.finished and self.begun and not differences(self._spec(), spec)
+        """Whether this run is in here, finished; RunError if its method had other defaults when it was made."""
+        if not self.finished or not self.begun or differences(self._spec(), spec):
+            return False
+        made, now = self.summary().get("options", {}), json.loads(json.dumps(dict(spec.chosen_method().options)))
+        changed = [f"{key}={made[key]} (now {now[key]})" for key in made if key in now and made[key] != now[key]]
+        if changed:
+            raise RunError(
+                f"{self.path} holds a run of {spec.method!r} made when its default was {', '.join(changed)}; choose "
+                "another --out, or remove it"
+            )
+        return True
 
     def retell(self, spec: RunSpec, told: Callback) -> dict[str, Any]:
         """Tell of a finished run as if it had just ended; its summary."""
