@@ -19,7 +19,7 @@ from rich.table import Table
 
 from fedsparq.errors import FedSparQError
 
-NAMES = ("codec", "methods", "training_loop", "engine", "many_clients", "sweep", "robust")
+NAMES = ("codec", "methods", "training_loop", "resnet_step", "engine", "many_clients", "sweep", "robust")
 RESULTS = Path(__file__).parent / "results"
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-import torch
 from flwr.app import ConfigRecord, ConfigRecordValues, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
@@ -15,6 +14,7 @@ from fedsparq.engines.worker import worker_of
 from fedsparq.errors import RunError, WireError
 from fedsparq.federate.client import Answer
 from fedsparq.federate.rounds import Delivery
+from fedsparq.tasks.process import prepare_process
 from fedsparq.threads import only_one
 
 
@@ -49,7 +49,7 @@ class GridEngine(Engine):
 
 def work(message: Message, spec: str, states: Path, client: int | None = None, keys: Path | None = None) -> Message:
     """A node's part: do the work of a client, the one named in the message unless the node has its own."""
-    torch.set_num_threads(1)
+    prepare_process()
     only_one()
     config = message.content.config_records["config"]
     data = unwrap(message.content.array_records["arrays"])

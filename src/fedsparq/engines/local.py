@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 
-import torch
-
 from fedsparq.engines.engine import Asked, Engine
 from fedsparq.engines.processes import Processes, Say
 from fedsparq.engines.worker import Worker, import_homes, worker_of
@@ -17,6 +15,7 @@ from fedsparq.federate.rounds import Delivery
 from fedsparq.methods.registry import check_portable, find_recipe
 from fedsparq.specs import RunSpec
 from fedsparq.tasks import Task
+from fedsparq.tasks.process import prepare_process
 
 
 class LocalEngine(Engine):
@@ -31,7 +30,7 @@ class LocalEngine(Engine):
             self._processes = Processes(min(workers, spec.clients), _prepare, [find_recipe(spec.method).__module__])
 
     def __enter__(self) -> Engine:
-        torch.set_num_threads(1)
+        prepare_process()
         if self._processes is not None:
             self._processes.__enter__()
         return self
@@ -70,7 +69,7 @@ class LocalEngine(Engine):
 
 
 def _prepare(homes: list[str]) -> None:
-    torch.set_num_threads(1)
+    prepare_process()
     import_homes(homes)
 
 

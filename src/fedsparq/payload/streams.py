@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from typing import Any
 
 import numpy as np
@@ -37,12 +38,23 @@ _MOST_WINDOW = 1 << 22
 longer than to read a short frame."""
 
 
+_here = threading.local()
+
+
+def _frame(data: Bytes) -> bytes:
+    """A zstd frame of these bytes, by this thread's compressor: to make one takes as long as to write a few frames."""
+    compressor = getattr(_here, "compressor", None) or zstd.ZstdCompressor(options=_COMPRESSION)
+    _here.compressor = None  # what was broken off in the middle of a frame is not used again
+    frame = compressor.compress(data.data, compressor.FLUSH_FRAME)
+    _here.compressor = compressor
+    return frame
+
+
 class Writer:
     """Writes a message: plain bytes, whole numbers, and streams that zstd may make smaller."""
 
     def __init__(self) -> None:
         self._out = list[bytes]()
-        self._zstd = zstd.ZstdCompressor(options=_COMPRESSION)
 
     def raw(self, data: bytes | NDArray[Any]) -> None:
         self._out.append(data if isinstance(data, bytes) else data.tobytes())
@@ -57,7 +69,7 @@ class Writer:
         """The zstd frame of these bytes if it is smaller than they are."""
         if data.size < TINY:
             return None
-        frame = self._zstd.compress(data.data, self._zstd.FLUSH_FRAME)
+        frame = _frame(data)
         return frame if len(frame) < data.size else None
 
     def compressed(self, data: Bytes) -> tuple[bytes, bytes | Bytes]:

@@ -116,10 +116,11 @@ def read_layers(
     """Undo `write_layers`; what each byte was for is added to `parts`, where somebody wants to know."""
     drawn = seeded.indices if seeded else None
     ends = None if drawn is None else iter(_chunk_ends(drawn, layout))
-    ahead = {} if seeded or parts is not None or threads == 1 else _read_ahead(reader, layout, threads)
     indices: list[Indices | range] = []
     values: list[Values] = []
-    arena = Arena(reader.left // _BYTES_SENT)
+    arena, ahead = Arena(reader.left // _BYTES_SENT), dict[int, _Found]()
+    if threads > 1 and seeded is None and parts is None:
+        arena, ahead = _read_ahead(reader, layout, threads)
     sent = 0
     for tensor in layout.parameters:
         at, first, before = reader.at, len(indices), sent
@@ -132,7 +133,10 @@ def read_layers(
         for start, size in _chunks(tensor):
             at = reader.at
             found = ahead.get(at)
-            coding, here = (found.coding, found.indices) if found else read_index(reader, start, size, arena)
+            if found:
+                coding, here = found.coding, arena.take(found.listed)
+            else:
+                coding, here = read_index(reader, start, size, arena)
             if (coding is IndexCoding.SEEDED) != (drawn is not None):
                 raise WireError(f"layer {tensor.name!r}: seeded and listed indices are mixed in one message")
             if kind.needs_every_coordinate and coding is not IndexCoding.ALL:
@@ -159,62 +163,66 @@ def read_layers(
 
 
 class _Found(NamedTuple):
-    """A chunk that was read ahead."""
+    """A chunk that was read ahead, and how many indices were listed in it."""
 
     begin: int
     coding: IndexCoding
-    indices: Indices
+    listed: int
     data: NDArray[Any]
     end: int
 
 
 class _Place(NamedTuple):
-    """Where a chunk stands in a message."""
+    """Where a chunk stands in a message, and where among all indices that are listed those of the chunk belong."""
 
     reader: Reader
     chunk: Chunk
     kind: type[Values]
     header: Any
+    listed: slice
 
 
-def _read_ahead(reader: Reader, layout: Layout, threads: int) -> dict[int, _Found]:
+def _read_ahead(reader: Reader, layout: Layout, threads: int) -> tuple[Arena, dict[int, _Found]]:
     """Large chunks by the place where they begin, read side by side, as far as their ends can be told beforehand.
 
-    What does not fit is left to who reads in order, and so are errors about it.
+    What does not fit is left to who reads in order, and so are errors about it. The arena has the indices of what was
+    read, each chunk's where reading in order would put them.
     """
-    places, walker = list[_Place](), reader.from_here()
+    places, walker, listed = list[_Place](), reader.from_here(), 0
     try:
         for tensor in layout.parameters:
             code = walker.byte()
             kind = kind_of(code, tensor.name)
             header = kind.read_header(walker, code, tensor)
             for start, size in _chunks(tensor):
-                place = _Place(walker.from_here(), Chunk(tensor, start, size), kind, header)
-                at, count = walker.at, skip_index(walker, start, size)
+                here = walker.from_here()
+                count = skip_index(walker, start, size)
                 if count is None:
-                    walker.at = at
+                    walker.at = here.at
                     count = read_index(walker, start, size)[1].size or None
                 if count is None or (count and not kind.skip(walker, header, count)):
                     raise _EndUnknownError
+                before, listed = listed, listed + count % size  # none are listed where all are sent
                 if size >= _ALONE:
-                    places.append(place)
+                    places.append(_Place(here, Chunk(tensor, start, size), kind, header, slice(before, listed)))
     except (_EndUnknownError, WireError):
         pass
-    found = together(_read_chunk, places, threads, size=lambda place: place.chunk.size)
-    return {own.begin: own for own in found}
+    arena = Arena(listed)
+    found = together(partial(_read_chunk, arena), places, threads, size=lambda place: place.chunk.size)
+    return arena, {own.begin: own for own in found}
 
 
 class _EndUnknownError(Exception):
     """A chunk whose end is not known before it is read."""
 
 
-def _read_chunk(place: _Place) -> _Found:
-    reader, chunk, kind, header = place
+def _read_chunk(arena: Arena, place: _Place) -> _Found:
+    reader, chunk, kind, header, listed = place
     begin = reader.at
-    coding, indices = read_index(reader, chunk.start, chunk.size)
+    coding, indices = read_index(reader, chunk.start, chunk.size, arena.part(listed))
     count = chunk.size if coding is IndexCoding.ALL else indices.size
     data = kind.read(reader, header, count, chunk.tensor) if count else _NOTHING
-    return _Found(begin, coding, indices, data, reader.at)
+    return _Found(begin, coding, indices.size, data, reader.at)
 
 
 def _chunks(tensor: Tensor) -> Iterator[tuple[int, int]]:

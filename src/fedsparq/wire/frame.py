@@ -62,7 +62,7 @@ def read(
     if flags & _CONTEXT:
         selection, values = read_levels(reader, layout, bool(flags & _SHORT), layers)
     else:
-        selection, values = read_layers(reader, layout, seeded, parts, _threads(threads, layout))
+        selection, values = read_layers(reader, layout, seeded, parts, _reading_threads(threads, layout))
     body_end = reader.at
     buffers = _read_buffers(reader, layout) if flags & _BUFFERS else None
     if reader.left:
@@ -86,13 +86,13 @@ def _write(payload: Payload, levels: tuple[ScaledLevels, ...] = (), threads: int
     if levels:
         write_levels(writer, payload, levels, short)
     else:
-        write_layers(writer, payload, _threads(threads, layout))
+        write_layers(writer, payload, count_of(threads, layout.size))
     if payload.buffers is not None:
         _write_buffers(writer, payload.buffers, layout)
     return writer.with_checksum()
 
 
-def _threads(threads: int | None, layout: Layout) -> int:
+def _reading_threads(threads: int | None, layout: Layout) -> int:
     """One where layers are small on average: between them the interpreter's lock goes to and fro."""
     return count_of(threads, layout.size if layout.size >= WORTH * len(layout.parameters) else 0)
 

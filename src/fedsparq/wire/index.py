@@ -58,6 +58,12 @@ class Arena:
     def __init__(self, size: int = 0) -> None:
         self._memory, self._used = np.empty(size, np.uint32), 0
 
+    def part(self, where: slice) -> Arena:
+        """An arena that is a part of this one's memory."""
+        arena = Arena()
+        arena._memory = self._memory[where]
+        return arena
+
     def take(self, count: int) -> Indices:
         before, self._used = self._used, self._used + count
         if self._used > self._memory.size:
