@@ -254,11 +254,14 @@ class Method:
 
     def end(self, update: Vector, state: State) -> tuple[Vector, State]:
         """The update to compress, and the state after the client rules have seen it."""
-        arrays = []
+        arrays, feedback, residual = list[Arrays](), state.feedback, state.residual
         for rule, own in zip(self.rules, state.rules, strict=True):
             update, after = rule.end(update, own)
             arrays.append(after)
-        return update, replace(state, rules=tuple(arrays))
+            if residual is not None:
+                residual = rule.owed(residual, after)
+                feedback = feedback | {"residual": residual}
+        return update, replace(state, feedback=feedback, rules=tuple(arrays))
 
 
 def _check_part(name: str, part: object, protocol: Any) -> None:

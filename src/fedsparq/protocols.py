@@ -125,6 +125,10 @@ class ClientRule:
         """The update to compress in the place of the one that training gave, and the next state."""
         return update, state
 
+    def owed(self, residual: Vector, state: Arrays) -> Vector:
+        """What the client still owes of its residual, called after `end`; the rest is let go on purpose."""
+        return residual
+
     def heard(self, heard: Heard, state: Arrays) -> Arrays:
         """The next state, once the client knows what became of its reply. Nothing may move by what did not count."""
         return state

@@ -119,12 +119,13 @@ def _check(method: Method, pieces: Sequence[Piece]) -> None:
     label, feedback = method.label, cast(Feedback, method.feedback)
     if method.identity is None:
         raise OptionError("a method made by hand has no name that a message could carry; give its name instead")
-    hooks = ("start", "end", "heard")
+    hooks = ("start", "end", "owed", "heard")
     active = [rule for rule in method.rules if any(getattr(type(rule), h) is not getattr(ClientRule, h) for h in hooks)]
     if active or method.hears or method.whole_only or method.plan(_TINY.layout):
         raise OptionError(
             f"{label!r} needs its own client and server in every round, not only a compressor; files can be compressed "
-            "with fedsparq, fedsparq-adaptive, percentile, stc -o scope=layer, float16 and others that stand alone"
+            "with fedsparq, fedsparq-adaptive (below 0.15 bits with -o stale=sent), percentile, stc -o scope=layer, "
+            "float16 and others that stand alone"
         )
     if set(feedback.init(_TINY.layout)) - {"residual"}:
         raise OptionError(f"{label!r} keeps more than one vector for each client; take one that keeps a residual only")

@@ -3,7 +3,8 @@
 from fedsparq.rules.common_part import CommonPart
 from fedsparq.rules.drift_correction import DriftCorrection
 from fedsparq.rules.proximal import Proximal
+from fedsparq.rules.stale_part import StalePart
 from fedsparq.rules.step_ahead import StepAhead
 from fedsparq.rules.threshold_penalty import ThresholdPenalty
 
-__all__ = ["CommonPart", "DriftCorrection", "Proximal", "StepAhead", "ThresholdPenalty"]
+__all__ = ["CommonPart", "DriftCorrection", "Proximal", "StalePart", "StepAhead", "ThresholdPenalty"]

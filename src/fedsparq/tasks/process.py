@@ -14,7 +14,7 @@ _KEPT = 1 << 30
 
 
 def prepare_process() -> None:
-    """One thread for torch, because the engines decide on parallelism; memory that a step freed is kept for the next."""
+    """One thread for torch: the engines decide on parallelism. What a training step freed is kept for the next."""
     torch.set_num_threads(1)
     _keep_freed_memory()
 

@@ -11,15 +11,19 @@ from fedsparq.compress.levels import QSGD, LevelCount
 from fedsparq.compress.quantize import Float16, Float32, Rounding, SelectAndQuantize
 from fedsparq.compress.select import All, Largest, Random, Scope, SmoothedMean, Start
 from fedsparq.compress.stochastic import StochasticLevels
+from fedsparq.errors import OptionError
 from fedsparq.method import Method
 from fedsparq.methods.registry import register
 from fedsparq.optimize import Momentum, Step
 from fedsparq.options import Decay, Fraction, NonNegative, parse_bytes
-from fedsparq.rules import CommonPart, Proximal
+from fedsparq.rules import CommonPart, Proximal, StalePart
 from fedsparq.wire import CONTEXT_LIMIT, encoded_size
 
 Residual = Literal["full", "scaled", "kept-only", "off"]
 Drift = Literal["sent", "left-out"]
+Stale = Literal["auto", "sent", "let-go"]
+_FEW_BITS = 0.15
+"""With fewer bits a parameter, most of what a client has to send waits."""
 
 
 @register("fedavg", version=1)
@@ -139,6 +143,7 @@ def fedsparq_adaptive(
     proximal_mu: NonNegative = 0.0,
     server_momentum: Decay = 0.3,
     drift: Drift = "sent",
+    stale: Stale = "auto",
 ) -> Method:
     """What gains most for its bytes: unbiased, or with full error feedback (rounding="nearest"). See docs/ADAPTIVE.md.
 
@@ -152,6 +157,8 @@ def fedsparq_adaptive(
         server_momentum: the server's, which drops it in a round whose mean points against it.
         drift: how a client's updates differ from the model's changes in every round, `sent` with the rest or
             `left-out`: for many clients with skewed data of which few take part in a round.
+        stale: what a client has meanwhile found again by itself of what waits, `sent` with the rest or `let-go`
+            (`stochastic` only); `auto` lets it go where `bits` is below 0.15.
 
     >>> from fedsparq import method
     >>> chosen = method("fedsparq-adaptive", budget="20 kB")
@@ -160,11 +167,14 @@ def fedsparq_adaptive(
     """
     byte_budget = ByteBudget(bits, parse_bytes(budget) if budget else 0, beta, encoded_size, CONTEXT_LIMIT)
     stochastic = rounding == "stochastic"
-    proximal = (Proximal(proximal_mu),) if proximal_mu else ()
+    if stale == "let-go" and not stochastic:
+        raise OptionError("stale='let-go' is for rounding='stochastic'; with 'nearest' nothing is let go")
+    lets_go = stale == "let-go" or (stale == "auto" and stochastic and not budget and bits < _FEW_BITS)
+    rules = (Proximal(proximal_mu) if proximal_mu else None, StalePart() if lets_go else None)
     return Method(
         StochasticLevels(byte_budget, deferred) if stochastic else EqualSlope(byte_budget),
         feedback="deferred" if stochastic else "full",
-        rules=(*proximal, *((CommonPart(),) if drift == "left-out" else ())),
+        rules=tuple(rule for rule in (*rules, CommonPart() if drift == "left-out" else None) if rule),
         aggregator=Mean("examples"),
         optimizer=Momentum(server_momentum, restart=True) if server_momentum else Step(),
     )
