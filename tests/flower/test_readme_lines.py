@@ -39,7 +39,7 @@ class InOrder(InProcessGrid):
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"drift": "left-out"}, {"bits": 0.1}], ids=["as written", "drift left out", "stale let go"]
+    "options", [{}, {"drift": "left-out"}, {"stale": "let-go"}], ids=["as written", "drift left out", "stale let go"]
 )
 def test_the_two_lines_give_the_model_of_the_local_run_bit_for_bit(tmp_path, options):
     (written,) = re.findall(r'^strategy = FedSparQ\("(.+)"\)', (ROOT / "README.md").read_text(), re.MULTILINE)

@@ -69,7 +69,7 @@ PARTS = {
             "proximal_mu": 0.0,
             "server_momentum": 0.3,
             "drift": "sent",
-            "stale": "auto",
+            "stale": "sent",
         },
     ),
     "fedsparq-private": (

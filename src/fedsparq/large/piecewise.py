@@ -124,8 +124,7 @@ def _check(method: Method, pieces: Sequence[Piece]) -> None:
     if active or method.hears or method.whole_only or method.plan(_TINY.layout):
         raise OptionError(
             f"{label!r} needs its own client and server in every round, not only a compressor; files can be compressed "
-            "with fedsparq, fedsparq-adaptive (below 0.15 bits with -o stale=sent), percentile, stc -o scope=layer, "
-            "float16 and others that stand alone"
+            "with fedsparq, fedsparq-adaptive, percentile, stc -o scope=layer, float16 and others that stand alone"
         )
     if set(feedback.init(_TINY.layout)) - {"residual"}:
         raise OptionError(f"{label!r} keeps more than one vector for each client; take one that keeps a residual only")

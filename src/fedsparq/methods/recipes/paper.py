@@ -21,9 +21,7 @@ from fedsparq.wire import CONTEXT_LIMIT, encoded_size
 
 Residual = Literal["full", "scaled", "kept-only", "off"]
 Drift = Literal["sent", "left-out"]
-Stale = Literal["auto", "sent", "let-go"]
-_FEW_BITS = 0.15
-"""With fewer bits a parameter, most of what a client has to send waits."""
+Stale = Literal["sent", "let-go"]
 
 
 @register("fedavg", version=1)
@@ -143,7 +141,7 @@ def fedsparq_adaptive(
     proximal_mu: NonNegative = 0.0,
     server_momentum: Decay = 0.3,
     drift: Drift = "sent",
-    stale: Stale = "auto",
+    stale: Stale = "sent",
 ) -> Method:
     """What gains most for its bytes: unbiased, or with full error feedback (rounding="nearest"). See docs/ADAPTIVE.md.
 
@@ -157,8 +155,8 @@ def fedsparq_adaptive(
         server_momentum: the server's, which drops it in a round whose mean points against it.
         drift: how a client's updates differ from the model's changes in every round, `sent` with the rest or
             `left-out`: for many clients with skewed data of which few take part in a round.
-        stale: what a client has meanwhile found again by itself of what waits, `sent` with the rest or `let-go`
-            (`stochastic` only); `auto` lets it go where `bits` is below 0.15.
+        stale: what a client has meanwhile found again by itself of what waits, `sent` with the rest or `let-go`: for
+            the fewest bits, with which most of an update waits (`stochastic` only).
 
     >>> from fedsparq import method
     >>> chosen = method("fedsparq-adaptive", budget="20 kB")
@@ -169,12 +167,15 @@ def fedsparq_adaptive(
     stochastic = rounding == "stochastic"
     if stale == "let-go" and not stochastic:
         raise OptionError("stale='let-go' is for rounding='stochastic'; with 'nearest' nothing is let go")
-    lets_go = stale == "let-go" or (stale == "auto" and stochastic and not budget and bits < _FEW_BITS)
-    rules = (Proximal(proximal_mu) if proximal_mu else None, StalePart() if lets_go else None)
+    rules = (
+        Proximal(proximal_mu) if proximal_mu else None,
+        StalePart() if stale == "let-go" else None,
+        CommonPart() if drift == "left-out" else None,
+    )
     return Method(
         StochasticLevels(byte_budget, deferred) if stochastic else EqualSlope(byte_budget),
         feedback="deferred" if stochastic else "full",
-        rules=tuple(rule for rule in (*rules, CommonPart() if drift == "left-out" else None) if rule),
+        rules=tuple(rule for rule in rules if rule),
         aggregator=Mean("examples"),
         optimizer=Momentum(server_momentum, restart=True) if server_momentum else Step(),
     )
