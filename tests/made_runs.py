@@ -40,6 +40,7 @@ def make_run(
     reach: float | None = None,
     kept: float | None = None,
     clients: int = 3,
+    model: str = "",
 ) -> Path:
     """Write one run folder and return it."""
     options = options or {}
@@ -47,7 +48,7 @@ def make_run(
     folder = root / f"{dataset}-{partition}-{label.replace(' ', '-').replace('=', '-')}-seed{seed}"
     folder.mkdir(parents=True)
     rng = np.random.default_rng([seed, *label.encode(), *dataset.encode(), *partition.encode()])
-    model, layers, examples = MODELS.get(dataset, MODELS["mnist"])
+    usual_model, layers, examples = MODELS.get(dataset, MODELS["mnist"])
     share, usual, sent, counted = METHODS.get(method, (0.97, 0.05, 1.0, 6.0))
     share, usual = reach or share, kept or usual
     size = sum(layers.values())
@@ -77,7 +78,7 @@ def make_run(
     folder.joinpath("rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     last = lines[-1]
     summary = {
-        "method": method, "label": label, "options": options, "dataset": dataset, "model": model,
+        "method": method, "label": label, "options": options, "dataset": dataset, "model": model or usual_model,
         "partition": partition, "seed": seed, "rounds": rounds, "clients": clients, "accuracy": last["accuracy"],
         "loss": last["loss"], "robust1": last["accuracy"] - last["loss"],
         "robust2": last["accuracy"] / (last["loss"] + 1e-8), "kept": sum(x["kept"] for x in lines) / rounds,

@@ -13,7 +13,7 @@ RUNS = {
     "MNIST": "PAST_THE_PAPER-files/mnist-{}",
     "100 clients": "PAST_THE_PAPER-files/mnist-{}-mlp-100-clients-50-rounds",
     "Fashion-MNIST": "PAST_THE_PAPER-files/fmnist-{}",
-    "CIFAR-10": "PAST_THE_PAPER-files/cifar10-{}",
+    "CIFAR-10": "WHOLE_DATA-files/cifar10-{}",
 }
 PARTITIONS = ("iid", "dirichlet-0.5")
 
@@ -34,7 +34,10 @@ def test_the_readmes_larger_runs() -> None:
     assert len(rows) == len(places)
     for row, place in zip(rows, places, strict=True):
         found = measured(place)
-        for name, cell in zip(names, row.split(" | ")[1:], strict=True):
+        for name, cell in zip(names, map(str.strip, row.split("|")[1:]), strict=True):
+            if not cell:
+                assert name not in found, (row, name)
+                continue
             accuracy, *times = (float(number) for number in re.findall(r"(?<!± )\b\d+\.\d+", cell))
             digits = 0.06 if "±" in cell else 0.006
             assert accuracy == pytest.approx(found[name][0], abs=digits), (row, name)

@@ -46,7 +46,10 @@ NOT_HERE = {
 }
 """How commands begin that are run by another test, and why."""
 
-LONG = ("fedsparq compare past-cifar10", "fedsparq compare frontier", "fedsparq run --dataset cifar10")
+LONG = (
+    *("fedsparq compare past-cifar10", "fedsparq compare frontier"),
+    *("fedsparq compare cifar10-whole", "fedsparq compare shakespeare"),
+)
 """How commands begin that take a while even when they are short: they are for `make test-slow`."""
 
 FULL_DATA = ("README.md", "results/README.md")

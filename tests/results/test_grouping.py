@@ -34,6 +34,14 @@ def test_only_equal_settings_share_a_bench(tmp_path):
     assert any("1,000 images" in bench.setting.subtitle for bench in found)
 
 
+def test_the_model_is_named_where_it_is_the_only_difference(tmp_path):
+    make_run(tmp_path / "a", "fedavg", model="mlp")
+    make_run(tmp_path / "b", "fedavg", model="lenet5")
+    make_run(tmp_path / "c", "fedavg", model="mlp", partition="dirichlet(0.5)")
+    headings = [bench.setting.heading for bench in benches(load_runs([tmp_path]).runs)]
+    assert headings == ["MNIST · IID · lenet5", "MNIST · IID · mlp", "MNIST · Dirichlet(0.5)"]
+
+
 def test_variants_stand_apart_only_beside_the_default(tmp_path):
     make_run(tmp_path, "fedavg")
     make_run(tmp_path, "fedsparq", options={"beta": 0.5})

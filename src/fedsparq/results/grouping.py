@@ -4,8 +4,9 @@ import math
 import re
 import statistics
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from itertools import accumulate
 
@@ -72,6 +73,8 @@ class Setting:
     rounds: int
     train_examples: int
     note: str
+    shows_model: bool = field(default=False, compare=False)
+    """Whether another setting differs from this one in the model alone."""
 
     @classmethod
     def of(cls, run: Run) -> "Setting":
@@ -81,7 +84,8 @@ class Setting:
     @property
     def title(self) -> str:
         partition = "IID" if self.iid else self.partition[:1].upper() + self.partition[1:]
-        return f"{_DATASETS.get(self.dataset, self.dataset)} · {partition}"
+        model = f" · {self.model}" if self.shows_model else ""
+        return f"{_DATASETS.get(self.dataset, self.dataset)} · {partition}{model}"
 
     @property
     def heading(self) -> str:
@@ -191,6 +195,7 @@ def benches(runs: Iterable[Run]) -> list[Bench]:
     for run in runs:
         groups.setdefault(Setting.of(run), {}).setdefault(run.label, []).append(run)
     found, slugs = [], set()
+    alike = Counter(replace(setting, model="") for setting in groups)
     for setting in sorted(groups, key=_reading_order):
         name = slug(f"{setting.dataset}-{setting.partition}")
         if name in slugs:
@@ -204,7 +209,8 @@ def benches(runs: Iterable[Run]) -> list[Bench]:
         if len(variants) < _ABLATION:
             variants = []
         main = [arm for arm in arms if arm not in variants or "fedsparq" not in labels]
-        found.append(Bench(setting, name, main, variants))
+        shown = replace(setting, shows_model=alike[replace(setting, model="")] > 1)
+        found.append(Bench(shown, name, main, variants))
     return found
 
 
