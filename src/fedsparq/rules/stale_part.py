@@ -37,11 +37,9 @@ class StalePart(ClientRule):
         """The last update's product with the change; the change then takes its place: one vector serves for both."""
         if heard.change is None or state["square"].any():
             return state
-        products, squares = (
-            _products(state["vector"], heard.change, state),
-            _products(heard.change, heard.change, state),
-        )
-        return state | {"vector": heard.change, "product": products, "square": squares}
+        product = _products(state["vector"], heard.change, state)
+        square = _products(heard.change, heard.change, state)
+        return state | {"vector": heard.change, "product": product, "square": square}
 
     def end(self, update: Vector, state: Arrays) -> tuple[Vector, Arrays]:
         square = state["square"]
