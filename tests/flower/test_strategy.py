@@ -183,6 +183,27 @@ def test_different_methods_are_told_apart_in_one_sentence():
         play(FedSparQ(), [client_app(compress("fedsparq", multiplier=2))] * 3, rounds=1)
 
 
+def test_what_is_left_to_the_federation_need_not_be_named_by_clients():
+    strategy = FedSparQ("fedsparq-adaptive", bits=8, fraction_train=0.5, min_train_nodes=2)
+    play(strategy, [client_app(compress("fedsparq-adaptive", bits=8))] * 4, rounds=2)
+    assert [r.replies for r in strategy.rounds] == [2, 2]
+    with pytest.raises(OptionError, match="drift=left-out instead of sent"):
+        named = client_app(compress("fedsparq-adaptive", drift="sent"))
+        play(FedSparQ("fedsparq-adaptive", fraction_train=0.5), [named] * 4, rounds=1)
+    with pytest.raises(OptionError, match="bits=8.0 instead of 0.2"):
+        play(FedSparQ("fedsparq-adaptive", bits=8), [client_app(compress("fedsparq-adaptive"))] * 3, rounds=1)
+
+
+def test_the_federation_chooses_where_the_server_is_the_methods_own():
+    def drift(strategy):
+        return strategy._link.method.options["drift"]
+
+    assert drift(FedSparQ("fedsparq-adaptive", fraction_train=0.1)) == "left-out"
+    assert drift(FedSparQ("fedsparq-adaptive")) == "sent"
+    assert drift(FedSparQ("fedsparq-adaptive", fraction_train=0.1, aggregator="robust")) == "sent"
+    assert drift(Compressed(FedAvg(fraction_train=0.1), "fedsparq-adaptive")) == "sent"
+
+
 def test_one_client_with_another_method_does_not_stop_the_others():
     strategy = Compressed(FedAvg(fraction_evaluate=0.0))
     play(strategy, [client_app(compress("fedsparq"))] * 2 + [client_app(compress("top-10"))], rounds=2)

@@ -11,7 +11,15 @@ import pytest
 from fedsparq import Identity, Method, method, register, resolver
 from fedsparq.errors import OptionError, WireError
 from fedsparq.methods import registry
-from fedsparq.methods.registry import METHODS, broadcast_method, check_portable, find_recipe, known_methods
+from fedsparq.methods.registry import (
+    METHODS,
+    broadcast_method,
+    check_portable,
+    federated_method,
+    find_recipe,
+    known_methods,
+    left_to_federations,
+)
 from fedsparq.optimize import Adam
 from fedsparq.options import Fraction
 
@@ -341,6 +349,36 @@ def test_options_that_suit_broadcasts() -> None:
     assert broadcast_method("plain", fraction=0.1).label == "plain fraction=0.1"
     with pytest.raises(OptionError, match=r"cannot compress a broadcast: .*not contractive"):
         broadcast_method("qsgd")
+
+
+def test_options_that_suit_federations() -> None:
+    register("plain", version=1, in_federations=lambda every, part: {"fraction": part * every["fraction"]})(plain)
+    assert method("plain").options["fraction"] == 0.1
+    assert federated_method("plain", 0.5).options["fraction"] == 0.05
+    assert federated_method("plain", 0.5).label == "plain", "usual there"
+    assert federated_method("plain", 0.5, fraction=0.1).label == "plain fraction=0.1"
+    assert left_to_federations(method("plain")) == {"fraction"}
+    assert federated_method("stc", 0.5).identity == method("stc").identity
+    assert not left_to_federations(method("stc"))
+
+
+@pytest.mark.parametrize(
+    ("fraction", "options", "drift", "stale"),
+    [
+        (1.0, {}, "sent", "sent"),
+        (0.8, {}, "left-out", "sent"),
+        (0.8, {"drift": "sent"}, "sent", "sent"),
+        (1.0, {"bits": 0.1}, "sent", "let-go"),
+        (1.0, {"bits": 0.15}, "sent", "sent"),
+        (1.0, {"bits": 0.1, "stale": "sent"}, "sent", "sent"),
+        (1.0, {"bits": 0.1, "rounding": "nearest"}, "sent", "sent"),
+        (1.0, {"bits": 0.1, "budget": "20 kB"}, "sent", "sent"),
+    ],
+)
+def test_what_the_adaptive_method_leaves_to_federations(fraction, options, drift, stale) -> None:
+    chosen = federated_method("fedsparq-adaptive", fraction, **options)
+    assert (chosen.options["drift"], chosen.options["stale"]) == (drift, stale)
+    assert chosen.identity == method("fedsparq-adaptive", **options | {"drift": drift, "stale": stale}).identity
 
 
 def test_server_parts_by_name(folder: Path) -> None:

@@ -69,6 +69,29 @@ def test_clients_that_pull_apart_learn_to_send_what_they_have_in_common():
         assert np.linalg.norm(drift - expected) < 0.2 * np.linalg.norm(expected)
 
 
-def test_it_runs_where_few_clients_take_part_and_with_a_compressed_broadcast():
-    settings = {"method": "fedsparq-adaptive", "options": {"drift": "left-out"}, "clients": 10, "fraction": 0.3}
-    assert check(RunSpec, settings | {"downlink": "fedsparq-adaptive"}, "spec").chosen_method().learns_change
+def chosen(**more):
+    settings = {"method": "fedsparq-adaptive", "clients": 10, "fraction": 0.3} | more
+    return check(RunSpec, settings, "spec").chosen_method()
+
+
+def test_it_is_the_default_where_not_all_clients_take_part_and_with_a_compressed_broadcast():
+    assert chosen().options["drift"] == "left-out"
+    assert chosen().label == "fedsparq-adaptive"
+    assert chosen(downlink="fedsparq-adaptive").learns_change
+    assert chosen(budget="20 kB").options["drift"] == "left-out"
+    assert chosen(options={"drift": "sent"}).label == "fedsparq-adaptive drift=sent"
+    assert chosen(fraction=1.0).options["drift"] == "sent"
+    assert chosen(fraction=0.96).options["drift"] == "sent", "ten of ten are asked"
+
+
+def test_it_is_not_the_default_where_the_servers_step_is_another_or_nobody_is_told_what_counted():
+    for other in ({"optimizer": "adam"}, {"aggregator": "robust"}, {"acknowledge": False}):
+        assert chosen(**other).options["drift"] == "sent"
+
+
+def test_clients_with_budgets_of_their_own_leave_out_the_same():
+    spec = check(
+        RunSpec, {"method": "fedsparq-adaptive", "clients": 4, "fraction": 0.5, "client_budgets": {1: "9 kB"}}, "spec"
+    )
+    (own,) = spec.client_methods(lambda client: spec.rounds).values()
+    assert own.options["drift"] == "left-out"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from logging import ERROR, WARNING
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from fedsparq.flower.header import Header, without_header
 from fedsparq.flower.node import AppFailedError, Turn
 from fedsparq.flower.rules import check_runs
 from fedsparq.method import Identity, Method
-from fedsparq.methods.registry import check_portable, resolver
+from fedsparq.methods.registry import check_portable, left_to_federations, resolver
 from fedsparq.methods.registry import method as method_named
 
 SET_UP = "fedsparq set-up: "
@@ -42,8 +43,9 @@ def compress(
 ) -> Mod:
     """A mod that compresses what a client sends: ``@app.train(mods=[compress("fedsparq")])``.
 
-    The server decides on the method. One named here must be the server's, options included; without a name the server's
-    is taken, if it is one of the package's, registered in this process or installed. A method of your own is named here
+    The server decides on the method. One named here must be the server's, options included, but for those that are left
+    to the federation (`drift` and `stale` of `fedsparq-adaptive`); without a name the server's is taken, if it is one
+    of the package's, registered in this process or installed. A method of your own is named here
     as ``package.module:function``: a name that only a server says is never imported.
 
     ``state`` is a folder for what the node must remember; without it, the SuperNode's `--node-config` may name one as
@@ -52,6 +54,7 @@ def compress(
     not `Compressed` gets plain arrays, as without the mod. It must be the first of an app's mods.
     """
     expected = portable(method, options) if method is not None or options else None
+    left_open = left_to_federations(expected) - {*options} if expected and isinstance(method, str) else frozenset()
     folder = Path(state) if state is not None else None
 
     def fedsparq_mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
@@ -63,7 +66,7 @@ def compress(
         try:
             header = Header.decode(data)
             if expected is not None:
-                _check_same(expected, header.broadcast.method)
+                _check_same(expected, left_open, header.broadcast.method)
             resolve = resolver(expected.name) if expected else resolver()
             chosen = resolve(header.broadcast.method)
             check_runs(chosen, runs, "compress(...)")
@@ -114,9 +117,10 @@ def check_unplanned(choice: Method) -> None:
         )
 
 
-def _check_same(expected: Method, asked: Identity) -> None:
+def _check_same(expected: Method, left_open: frozenset[str], asked: Identity) -> None:
     own = expected.identity or Identity("")
-    difference = own.difference(asked)
+    chosen = {name: value for name, value in asked.options.items() if name in left_open}
+    difference = replace(own, options={**own.options, **chosen}).difference(asked)
     if difference:
         detail = f" ({difference})" if own.name == asked.name else ""
         raise OptionError(

@@ -29,6 +29,8 @@ from fedsparq.flower.rules import check_runs
 from fedsparq.flower.running import Evaluate, result_of, shifted, way_down
 from fedsparq.method import Method
 from fedsparq.methods.registry import aggregator as aggregator_named
+from fedsparq.methods.registry import federated_method
+from fedsparq.methods.registry import method as method_named
 from fedsparq.methods.registry import optimizer as optimizer_named
 from fedsparq.protocols import Aggregator, Optimizer
 
@@ -68,7 +70,12 @@ class FedSparQ(Strategy):
         )
         aggregator = aggregator_named(aggregator) if isinstance(aggregator, str) else aggregator
         optimizer = optimizer_named(optimizer) if isinstance(optimizer, str) else optimizer
-        self._method = portable(method, options).with_server(aggregator, optimizer)
+
+        def make(name: str, **given: Any) -> Method:
+            own_server = aggregator is None and optimizer is None
+            return federated_method(name, fraction_train, **given) if own_server else method_named(name, **given)
+
+        self._method = portable(method, options, make).with_server(aggregator, optimizer)
         check_runs(self._method, runs, "FedSparQ(...) and compress(...)")
         check_unplanned(self._method)
         self._deadline = deadline if deadline is not None or validation is None else validation.deadline

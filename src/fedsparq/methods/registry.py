@@ -61,17 +61,26 @@ OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
     "sparse-step": SparseStep,
 }
 
+Suited = Callable[[Mapping[str, Any], float], Mapping[str, Any]]
+"""Of all options, and of the fraction of the clients that takes part in a round: those that suit such a federation, the
+same ones each time."""
+
 _USUAL_IN_BROADCASTS: dict[str, Mapping[str, Any]] = {}
+_USUAL_IN_FEDERATIONS: dict[str, Suited] = {}
 
 
 def register(
-    name: str, *, version: int | str | None = None, in_broadcasts: Mapping[str, Any] | None = None
+    name: str,
+    *,
+    version: int | str | None = None,
+    in_broadcasts: Mapping[str, Any] | None = None,
+    in_federations: Suited | None = None,
 ) -> Callable[[R], R]:
     """Give a recipe a name: ``@fedsparq.register("every-tenth")``.
 
     `version` is to be changed with what the recipe does, so that machines with different algorithms notice; without
     one, a digest of the module's source stands for it. `in_broadcasts` are options that suit the server's broadcasts
-    better than the defaults.
+    better than the defaults; `in_federations` tells those that suit a federation whose server is the method's own.
     """
     if not name or ":" in name or any(character.isspace() for character in name):
         raise OptionError(f"a method cannot be registered as {name!r}; give a name such as 'every-tenth'")
@@ -84,9 +93,14 @@ def register(
             recipe.version = str(version)  # type: ignore[attr-defined]
         METHODS[name] = recipe
         _USUAL_IN_BROADCASTS[name] = in_broadcasts or {}
+        _USUAL_IN_FEDERATIONS[name] = in_federations or _as_ever
         return recipe
 
     return enter
+
+
+def _as_ever(options: Mapping[str, Any], fraction: float) -> Mapping[str, Any]:
+    return {}
 
 
 def method(name: str, /, **options: Any) -> Method:
@@ -97,6 +111,23 @@ def method(name: str, /, **options: Any) -> Method:
     'fedsparq multiplier=2.0'
     """
     return _make(name, find_recipe(name), options, {})
+
+
+def federated_method(name: str, fraction: float, /, **options: Any) -> Method:
+    """A method by its name, for a federation of which this fraction takes part in each round, and whose server has the
+    method's own aggregator and optimizer.
+
+    >>> federated_method("fedsparq-adaptive", 0.1).options["drift"]
+    'left-out'
+    """
+    recipe = find_recipe(name)
+    usual = _USUAL_IN_FEDERATIONS.get(name, _as_ever)(validate_options(name, recipe, options), fraction)
+    return _make(name, recipe, {**usual, **options}, usual)
+
+
+def left_to_federations(chosen: Method) -> frozenset[str]:
+    """The options that `federated_method` chooses where they are not given."""
+    return frozenset(_USUAL_IN_FEDERATIONS.get(chosen.name, _as_ever)(chosen.options, 1.0))
 
 
 def broadcast_method(name: str, /, **options: Any) -> Method:

@@ -14,7 +14,7 @@ from fedsparq.errors import OptionError
 from fedsparq.federate.in_step import check_kept_in_step
 from fedsparq.federate.messages import REPLY_OVERHEAD
 from fedsparq.method import Method
-from fedsparq.methods.registry import aggregator, broadcast_method, method, optimizer
+from fedsparq.methods.registry import aggregator, broadcast_method, federated_method, method, optimizer
 from fedsparq.options import parse_bytes
 from fedsparq.specs.parts import FaultSpec, ServerSpec
 from fedsparq.specs.privacy import PrivacySpec
@@ -140,10 +140,16 @@ class RunSpec(BaseModel, extra="forbid", frozen=True):
         for part, name, options in self._server_parts():
             if options and not name:
                 raise OptionError(f"{part}_options are given, but no {part} to have them")
-        return method(self.method, **self.options).with_server(
+        return self._made(self.options).with_server(
             aggregator=aggregator(self.aggregator, **self.aggregator_options) if self.aggregator else None,
             optimizer=optimizer(self.optimizer, **self.optimizer_options) if self.optimizer else None,
         )
+
+    def _made(self, options: Mapping[str, Any]) -> Method:
+        """The method by its name; what its options leave open is chosen for its own server, and for who takes part."""
+        if self.aggregator or self.optimizer or self.privacy.wanted or not self.acknowledge:
+            return method(self.method, **options)
+        return federated_method(self.method, self.clients_a_round / self.clients, **options)
 
     def paid_rounds(self, rounds: int) -> int:
         """For how many of so many rounds a client pays at most: those that it is in; with Poisson sampling all."""
@@ -163,7 +169,7 @@ class RunSpec(BaseModel, extra="forbid", frozen=True):
         amounts = dict.fromkeys(range(self.clients), self.budget) if self.budget else {}
         budgets = amounts | self.client_budgets
         return {
-            client: method(self.method, **self.options | {"budget": f"{_share(text, rounds, client)} B"})
+            client: self._made(self.options | {"budget": f"{_share(text, rounds, client)} B"})
             for client, text in budgets.items()
         }
 

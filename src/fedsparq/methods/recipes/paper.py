@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from fedsparq.aggregate import Mean
 from fedsparq.compress.adaptive import EqualSlope
@@ -22,6 +23,9 @@ from fedsparq.wire import CONTEXT_LIMIT, encoded_size
 Residual = Literal["full", "scaled", "kept-only", "off"]
 Drift = Literal["sent", "left-out"]
 Stale = Literal["sent", "let-go"]
+
+_FEW_BITS = 0.15
+"""With fewer than this, most of an update waits, and what is found again by itself weighs."""
 
 
 @register("fedavg", version=1)
@@ -131,7 +135,17 @@ def fedsparq(
     )
 
 
-@register("fedsparq-adaptive", version=1, in_broadcasts={"rounding": "nearest", "bits": 0.7})
+def _adaptive_in_federations(options: Mapping[str, Any], fraction: float) -> Mapping[str, Any]:
+    few_bits = options["bits"] < _FEW_BITS and not options["budget"] and options["rounding"] == "stochastic"
+    return {"drift": "left-out" if fraction < 1 else "sent", "stale": "let-go" if few_bits else "sent"}
+
+
+@register(
+    "fedsparq-adaptive",
+    version=1,
+    in_broadcasts={"rounding": "nearest", "bits": 0.7},
+    in_federations=_adaptive_in_federations,
+)
 def fedsparq_adaptive(
     bits: Bits = 0.2,
     budget: str = "",
@@ -154,9 +168,9 @@ def fedsparq_adaptive(
         proximal_mu: FedProx's pull towards the global model while clients train.
         server_momentum: the server's, which drops it in a round whose mean points against it.
         drift: how a client's updates differ from the model's changes in every round, `sent` with the rest or
-            `left-out`: for many clients with skewed data of which few take part in a round.
-        stale: what a client has meanwhile found again by itself of what waits, `sent` with the rest or `let-go`: for
-            the fewest bits, with which most of an update waits (`stochastic` only).
+            `left-out`; a federation in which not all clients take part in each round leaves it out by default.
+        stale: what a client has meanwhile found again by itself of what waits, `sent` with the rest or `let-go`
+            (`stochastic` only); a federation lets it go by default where there are fewer than 0.15 bits.
 
     >>> from fedsparq import method
     >>> chosen = method("fedsparq-adaptive", budget="20 kB")
