@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 
 from fedsparq.aggregate import Mean
+from fedsparq.compiled import jit
+from fedsparq.compress import stochastic_kernels as kernels
 from fedsparq.compress.adaptive import EqualSlope
 from fedsparq.compress.budget import ByteBudget
 from fedsparq.compress.stochastic import StochasticLevels
@@ -21,12 +23,14 @@ from fedsparq.federate.model import Model
 from fedsparq.layout import Layout, Vector
 from fedsparq.optimize import Momentum
 from fedsparq.payload import Payload
+from fedsparq.payload.kernels import uniform
 from fedsparq.protocols import Update
 from fedsparq.specs.schedule import chosen_clients
 from fedsparq.tasks.options import Training
 from fedsparq.tasks.supervised import Supervised
 from fedsparq.wire import CONTEXT_LIMIT, encoded_size
 
+INDEPENDENT = kernels.draw
 MNIST, FASHION = {"dataset": "mnist", "model": "mlp"}, {"dataset": "fashion-mnist", "model": "lenet5"}
 SETTINGS: dict[str, dict[str, Any]] = {
     "Mi": MNIST | {"clients": 3, "partition": "iid"},
@@ -35,6 +39,13 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "M40": MNIST | {"clients": 40, "alpha": 0.3, "a_round": 8},
     "M100": MNIST | {"clients": 100, "a_round": 10, "train_limit": None, "rounds": 50},
     "M100i": MNIST | {"clients": 100, "a_round": 10, "train_limit": None, "rounds": 50, "partition": "iid"},
+    "M10": MNIST | {"clients": 10},
+    "M10h": MNIST | {"clients": 10, "a_round": 5},
+    "M10e": MNIST | {"clients": 10, "a_round": 8},
+    "M10i": MNIST | {"clients": 10, "a_round": 5, "partition": "iid"},
+    "F10": FASHION | {"clients": 10},
+    "F10h": FASHION | {"clients": 10, "a_round": 5},
+    "FF": FASHION | {"clients": 3, "train_limit": None},
     "F3": FASHION | {"clients": 3},
     "G3": FASHION | {"clients": 3, "train_limit": 10_000},
 }
@@ -58,6 +69,12 @@ class Trial:
     drop: float = 0.0
     """The chance that a reply is lost."""
     put_back: bool = False
+    shares: str = "equal"
+    """Clients' bits: all alike, by `weight` in the mean, or by weight times the `sum` of the magnitudes they sent."""
+    course: float = 1.0
+    """The bits of the last round over those of the first; those between in geometric order, their mean as said."""
+    draws: str = "independent"
+    """Or `in-a-row`: each draw makes up for the one before, so that errors of neighbours cancel."""
 
 
 @dataclass
@@ -80,17 +97,26 @@ def play(setting: str, trial: Trial, seed: int) -> tuple[float, float, float]:
     task = Supervised(**chosen, seed=seed, training=Training(lr=lr, batch_size=32))
     layout, model, momentum = task.layout, task.initial(), Momentum(trial.momentum, restart=True)
     state, memories = momentum.init(layout), dict[int, Memory]()
-    results, sent = [], 0.0
+    results, sent, course = [], 0.0, np.geomspace(1, trial.course, rounds)
+    kernels.draw = in_a_row if trial.draws == "in-a-row" else INDEPENDENT
+    wanted = dict[int, float]()
     for number in range(1, rounds + 1):
         accumulator, arrived = Mean("examples").open(layout, {}), 0
-        for client in chosen_clients(clients, asked, seed, number):
+        taking_part = chosen_clients(clients, asked, seed, number)
+        usual = np.mean([wanted[client] for client in taking_part if client in wanted] or [1.0])
+        for client in taking_part:
             trained = task.train(client, model, number)
             lost = np.random.default_rng([seed, number, client, 77]).random() < trial.drop
             if trial.rounding == "none":
                 payload = Payload.full(layout, trained.update)
             else:
-                payload = compress(trial, layout, memories, client, number, model.vector, trained.update, seed, lost)
+                bits = trial.bits * course[number - 1] / course.mean() * wanted.get(client, usual) / usual
+                payload = compress(
+                    trial, bits, layout, memories, client, number, model.vector, trained.update, seed, lost
+                )
                 sent += encoded_size(payload) / asked
+                size = float(np.abs(payload.dense()).sum()) if trial.shares == "sum" else 1.0
+                wanted[client] = 1.0 if trial.shares == "equal" else trained.examples * size
             if not lost:
                 accumulator.add(Update(client, payload, trained.examples, trained.examples))
                 arrived += 1
@@ -107,6 +133,7 @@ def play(setting: str, trial: Trial, seed: int) -> tuple[float, float, float]:
 
 def compress(
     trial: Trial,
+    bits: float,
     layout: Layout,
     memories: dict[int, Memory],
     client: int,
@@ -116,11 +143,12 @@ def compress(
     seed: int,
     lost: bool,
 ) -> Payload:
-    budget = ByteBudget(trial.bits, 0, 0.5, encoded_size, CONTEXT_LIMIT)
+    budget = ByteBudget(bits, 0, 0.5, encoded_size, CONTEXT_LIMIT)
     stochastic = trial.rounding == "stochastic"
     compressor = StochasticLevels(budget, trial.deferred) if stochastic else EqualSlope(budget)
     zero = np.zeros(layout.size, np.float32)
     own = memories.setdefault(client, Memory(compressor.init(layout), zero, zero, zero))
+    own.compressor = {**own.compressor, "bytes": np.array([budget.bytes(layout)])}
     trained = update
     if trial.drift:
         if own.last is not None:
@@ -145,6 +173,22 @@ def compress(
     if lost and (trial.put_back or not stochastic):
         payload.add_to(own.residual, 1.0)
     return payload
+
+
+@jit
+def in_a_row(c: Any, bounds: Any, steps: Any, leasts: Any, seed: Any, indices: Any, levels: Any) -> int:
+    """`draw` by systematic sampling: the sum of what was drawn so far is the sum of c to a step, unbiased."""
+    n = 0
+    for layer in range(steps.size):
+        total = uniform(seed, np.uint64(bounds[layer]))
+        for index in range(bounds[layer], bounds[layer + 1]):
+            if abs(c[index]) >= leasts[layer]:
+                before, total = np.floor(total), total + np.float64(c[index]) / np.float64(steps[layer])
+                level = int(np.floor(total) - before)
+                if level != 0:
+                    indices[n], levels[n] = index, level
+                    n += 1
+    return n
 
 
 def share(update: Vector, other: Vector) -> float:

@@ -371,7 +371,8 @@ def test_options_that_suit_federations() -> None:
         (1.0, {"bits": 0.1}, "sent", "let-go"),
         (1.0, {"bits": 0.15}, "sent", "sent"),
         (1.0, {"bits": 0.1, "stale": "sent"}, "sent", "sent"),
-        (1.0, {"bits": 0.1, "rounding": "nearest"}, "sent", "sent"),
+        (0.8, {"bits": 0.1, "rounding": "nearest"}, "sent", "sent"),
+        (0.8, {"bits": 0.1}, "left-out", "let-go"),
         (1.0, {"bits": 0.1, "budget": "20 kB"}, "sent", "sent"),
     ],
 )

@@ -136,8 +136,12 @@ def fedsparq(
 
 
 def _adaptive_in_federations(options: Mapping[str, Any], fraction: float) -> Mapping[str, Any]:
-    few_bits = options["bits"] < _FEW_BITS and not options["budget"] and options["rounding"] == "stochastic"
-    return {"drift": "left-out" if fraction < 1 else "sent", "stale": "let-go" if few_bits else "sent"}
+    """Where messages are unbiased; with full error feedback all of an update is sent sooner or later."""
+    unbiased, few_bits = options["rounding"] == "stochastic", options["bits"] < _FEW_BITS and not options["budget"]
+    return {
+        "drift": "left-out" if unbiased and fraction < 1 else "sent",
+        "stale": "let-go" if unbiased and few_bits else "sent",
+    }
 
 
 @register(
