@@ -1,11 +1,14 @@
 """The loops of the index codings, compiled. Decoders return a negative number for input that is not exactly right."""
 
+import math
 from typing import Any
 
 import numpy as np
 
 from fedsparq.compiled import count_ones, jit, trailing_zeros
 
+MAX_RICE = 20
+"""The largest parameter of a Rice code."""
 _LOW_7 = np.uint32(0x7F)
 _MORE = np.uint32(0x80)
 _BLOCK = 256
@@ -113,10 +116,12 @@ def varints_to_indices(data: Any, start: int, size: int, indices: Any) -> int:
 
 
 @jit
-def best_rice(indices: Any, start: int, least: int, most: int) -> Any:
-    """How many bits `rice_encode` takes, and by which parameter from `least` to `most`, where they are fewest."""
-    best, best_k = np.int64(-1), least
-    for k in range(least, most + 1):
+def best_rice(indices: Any, start: int, size: int) -> Any:
+    """How many bits `rice_encode` takes, and by which parameter, where they are fewest: about the mean gap's."""
+    mean_gap = max((size - indices.size) / (indices.size + 1), 1e-9)
+    guess = max(0, round(math.log2(mean_gap * math.log(2) + 1e-9)))
+    best, best_k = np.int64(-1), 0
+    for k in range(max(0, guess - 1), min(MAX_RICE, guess + 1) + 1):
         bits = np.int64(indices.size) * (k + 1)
         previous = np.int64(start) - 1
         for i in range(indices.size):
