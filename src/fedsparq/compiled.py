@@ -112,13 +112,13 @@ def count_ones(typing: Any, word: Any) -> Any:
 
 
 @operation
-def take_number(typing: Any, counter: Any) -> Any:
-    """The first number of an array, which then is one higher: each is taken once, by any number of threads."""
+def fetch_add(typing: Any, counter: Any, amount: Any) -> Any:
+    """The first number of an array, to which an amount is then added: no other thread comes between."""
     if not (isinstance(counter, types.Array) and counter.dtype == types.int64):
         return None
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         array = context.make_array(signature.args[0])(context, builder, arguments[0])
-        return builder.atomic_rmw("add", array.data, ir.Constant(ir.IntType(64), 1), "monotonic")
+        return builder.atomic_rmw("add", array.data, arguments[1], "acq_rel")
 
-    return types.int64(counter), generate
+    return types.int64(counter, types.int64), generate

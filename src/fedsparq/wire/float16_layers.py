@@ -6,6 +6,7 @@ threads get on side by side. Whatever is not as it should be is left to `chunks.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -14,18 +15,25 @@ from numpy.typing import NDArray
 
 from fedsparq.layout import Layout
 from fedsparq.payload import Dense, Float16Values, Payload, Reader, Seeded, Sparse, Writer
-from fedsparq.payload.libzstd import packer, unpacker
-from fedsparq.threads import together
+from fedsparq.payload.libzstd import address_of, packer, unpacker
+from fedsparq.threads import with_help
 from fedsparq.wire import float16_reading as reading
 from fedsparq.wire import float16_writing as writing
 from fedsparq.wire.chunks import BYTES_SENT, CHUNK, Body
+
+Work = Callable[[NDArray[np.int64], NDArray[np.int64]], int]
+"""Does what a list names, from the place on that a counter tells, which all threads share; negative if it cannot."""
+
+_HALF, _INDEX = np.dtype(np.uint16), np.dtype(np.uint32)
+_SENT_ALONE, _WRITTEN_ALONE = 1 << 15, 1 << 18
+"""So many coordinates, of those that are sent or of all, take one thread as long as others take to come to an end."""
 
 
 def read_float16(reader: Reader, layout: Layout, threads: int) -> Body | None:
     """What `read_layers` gives; None, with the reader where it was, for a message that is not known or not sound."""
     if unpacker() is None:
         return None
-    bounds, message, end = layout.bounds, reader.rest().ctypes.data - reader.at, reader.at + reader.left
+    bounds, message, end = layout.bounds, int(address_of(reader.rest())) - reader.at, reader.at + reader.left
     table = np.empty((int((-(-np.diff(bounds) // CHUNK)).sum()), reading.COLUMNS), np.int64)
     ends = np.empty(bounds.size - 1, np.int64)
     for room in (reader.left // BYTES_SENT, layout.size):
@@ -39,13 +47,12 @@ def read_float16(reader: Reader, layout: Layout, threads: int) -> Body | None:
     if sent == layout.size:
         indices = np.empty(0, np.uint32)
     halves, counts = np.empty(sent, np.uint16), table[:, reading.COUNT]
-    order, counter = np.argsort(-counts), np.zeros(1, np.int64)
 
-    def read(_: int) -> int:
+    def read(order: NDArray[np.int64], counter: NDArray[np.int64]) -> int:
         scratch = np.empty(reading.scratch_size(table), np.uint8)
         return reading.read_chunks(message, end, table, order, counter, unpacker(), scratch, indices, halves)
 
-    if any(together(read, range(threads), threads, size=int)):
+    if any(_side_by_side(read, counts, _SENT_ALONE, threads)):
         return None
     reader.at = behind
     values = tuple(Float16Values(halves[first:last]) for first, last in pairwise([0, *ends.tolist()]))
@@ -59,26 +66,37 @@ def write_float16(writer: Writer, payload: Payload, threads: int) -> bool:
     indices = selection.indices if isinstance(selection, Sparse) else np.empty(0, np.uint32)
     if packer() is None or isinstance(selection, Seeded) or len(halves) < len(payload.values):
         return False
-    if not all(_is_plain(bits, np.uint16) for bits in halves) or not _is_plain(indices, np.uint32):
+    if not all(_is_plain(bits, _HALF) for bits in halves) or not _is_plain(indices, _INDEX):
         return False
     table = np.empty((int(np.maximum(-(-np.diff(bounds) // CHUNK), 1).sum()), writing.COLUMNS), np.int64)
-    addresses = np.array([bits.ctypes.data for bits in halves], np.int64)
+    addresses = np.array([address_of(bits) for bits in halves], np.int64)
     counts = np.array([bits.size for bits in halves], np.int64)
     if writing.list_chunks(bounds, indices, isinstance(selection, Dense), addresses, counts, table) < 0:
         return False
     stretches, begins, ends, sizes = np.empty((4, len(table) + 1), np.int64)
     number, room, most = writing.plan_stretches(table, stretches, begins, sizes)
-    order, counter, out = np.argsort(-sizes[:number]), np.zeros(1, np.int64), np.empty(room, np.uint8)
+    out = np.empty(room, np.uint8)
 
-    def write(_: int) -> int:
+    def write(order: NDArray[np.int64], counter: NDArray[np.int64]) -> int:
         return writing.write_stretches(table, stretches, begins, ends, order, counter, packer(), most, indices, out)
 
-    if any(together(write, range(threads), threads, size=int)):
+    if any(_side_by_side(write, sizes[:number], _WRITTEN_ALONE, threads)):
         return False
     for begin, end in zip(begins[:number].tolist(), ends[:number].tolist(), strict=True):
         writer.lend(out[begin:end])
     return True
 
 
-def _is_plain(array: NDArray[Any], dtype: type[np.generic]) -> bool:
+def _is_plain(array: NDArray[Any], dtype: np.dtype[Any]) -> bool:
     return array.dtype == dtype and array.ndim == 1 and array.flags.c_contiguous
+
+
+def _side_by_side(work: Work, sizes: NDArray[np.int64], alone: int, threads: int) -> list[int]:
+    """Share pieces of work out: the largest first, each to whichever thread is free. The smallest are left to this one:
+    while it is at them the others come to their end, so that it need not sleep until then."""
+    order = np.argsort(-sizes)
+    shared = np.searchsorted(np.cumsum(sizes[order]), sizes.sum() - alone)
+    largest, smallest, counter = order[:shared], order[shared:], np.zeros(1, np.int64)
+    return with_help(
+        lambda: work(largest, counter) | work(smallest, np.zeros(1, np.int64)), lambda: work(largest, counter), threads
+    )

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fedsparq.compiled import jit, take_number
+from fedsparq.compiled import fetch_add, jit
 from fedsparq.payload import Float16Values
 from fedsparq.payload.kernels import join_halves
 from fedsparq.payload.libzstd import bytes_at, unpack
@@ -136,7 +136,7 @@ def read_chunks(
     Returns 0, or -1: then nothing of the message is sound."""
     data = bytes_at(message, end)
     while True:
-        number = take_number(counter)
+        number = fetch_add(counter, 1)
         if number >= order.size:
             return 0
         if _read_chunk(data, table[order[number]], unpacker, scratch, indices, halves) < 0:

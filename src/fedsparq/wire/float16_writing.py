@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fedsparq.compiled import jit, take_number
+from fedsparq.compiled import fetch_add, jit
 from fedsparq.payload import Float16Values
 from fedsparq.payload.float16 import REPEATED_FROM, SAMPLE
 from fedsparq.payload.kernels import most_common, split_halves
@@ -101,7 +101,7 @@ def write_stretches(
     takes where it ends. Returns 0, or -1 for a payload that is not sound."""
     raw, frame = np.empty(most, np.uint8), np.empty(most_packed(most), np.uint8)
     while True:
-        number = take_number(counter)
+        number = fetch_add(counter, 1)
         if number >= order.size:
             return 0
         stretch = order[number]

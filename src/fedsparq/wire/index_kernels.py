@@ -13,7 +13,8 @@ _LOW_7 = np.uint32(0x7F)
 _MORE = np.uint32(0x80)
 _BLOCK = 256
 """Gaps that are tried together: nearly all are below 128, a byte each."""
-_WORD_BITS = 64
+_ENOUGH = 32
+"""With fewer bits at hand than this, further ones are read."""
 _BYTE = np.uint64(0xFF)
 
 
@@ -165,6 +166,14 @@ def rice_encode(indices: Any, start: int, k: int, out: Any) -> None:
 
 
 @jit
+def _four_bytes(data: Any, first: int) -> Any:
+    word = np.uint64(0)
+    for i in range(4):
+        word |= np.uint64(data[first + i]) << np.uint64(8 * i)
+    return word
+
+
+@jit
 def rice_decode(data: Any, k: int, start: int, size: int, indices: Any) -> int:
     """Undo `rice_encode`; returns how many bytes were read, or -1."""
     read = 0
@@ -173,7 +182,11 @@ def rice_decode(data: Any, k: int, start: int, size: int, indices: Any) -> int:
     for i in range(indices.size):
         gap = np.int64(0)
         while True:
-            while held <= _WORD_BITS - 8 and read < data.size:
+            if held < _ENOUGH and read + 4 <= data.size:
+                word |= _four_bytes(data, read) << np.uint64(held)
+                held += 32
+                read += 4
+            while held < _ENOUGH and read < data.size:
                 word |= np.uint64(data[read]) << np.uint64(held)
                 held += 8
                 read += 1
