@@ -1,4 +1,4 @@
-"""Compiled reading and writing of float16 layers gives what chunk by chunk gives: the same bytes, payloads, verdicts."""
+"""Compiled reading and writing of float16 layers: the same bytes, payloads and verdicts as chunk by chunk."""
 
 from __future__ import annotations
 
@@ -228,6 +228,8 @@ FORGED = {
     "zstd's own frames": bytes([FLOAT16, ALL]) + compressed(bytes(200)) + compressed(bytes(200)),
     "frames of too much": bytes([FLOAT16, ALL]) + compressed(bytes(201)) + compressed(bytes(200)),
     "a frame longer than its content": bytes([FLOAT16, ALL]) + compressed(bytes(range(200))) + raw(bytes(200)),
+    "cut in its last stream": bytes([FLOAT16, ALL]) + raw(bytes(200)) + raw(bytes(199)),
+    "cut in its last frame": bytes([FLOAT16, ALL]) + raw(bytes(200)) + compressed(bytes(200))[:-1],
     "a byte behind the end": bytes([FLOAT16, EMPTY, 0]),
     "nothing": b"",
 }
