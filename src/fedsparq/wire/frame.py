@@ -63,9 +63,8 @@ def read(
     if flags & _CONTEXT:
         selection, values = read_levels(reader, layout, bool(flags & _SHORT), layers)
     else:
-        body = None
-        if seeded is None and parts is None:
-            body = read_float16(reader, layout, count_of(threads, layout.size))
+        plain = seeded is None and parts is None
+        body = read_float16(reader, layout, count_of(threads, layout.size)) if plain else None
         selection, values = body or read_layers(reader, layout, seeded, parts, _reading_threads(threads, layout))
     body_end = reader.at
     buffers = _read_buffers(reader, layout) if flags & _BUFFERS else None
@@ -97,7 +96,7 @@ def _write(payload: Payload, levels: tuple[ScaledLevels, ...] = (), threads: int
 
 
 def _reading_threads(threads: int | None, layout: Layout) -> int:
-    """One where layers are small on average: between them the interpreter's lock goes to and fro."""
+    """For `read_layers`, one where layers are small on average: between them the interpreter's lock goes to and fro."""
     return count_of(threads, layout.size if layout.size >= WORTH * len(layout.parameters) else 0)
 
 
