@@ -118,6 +118,13 @@ def test_more_indices_than_bytes():
     check(made([(CHUNK, 0.3)], "equal", 0))
 
 
+@pytest.mark.parametrize("step", [128, 129, 130, 16_385])
+@pytest.mark.parametrize("size", [500, 5000, 100_000, CHUNK])
+def test_gaps_of_more_than_a_byte_have_room(step, size):
+    layout, indices = Layout.of({"a": (size,)}), np.arange(step - 1, size, step, dtype=np.uint32)
+    check(Payload(layout, Sparse(indices), (Float16Values(np.arange(indices.size, dtype=np.uint16)),)))
+
+
 def refused(payload: Payload) -> None:
     writer = Writer()
     assert not write_float16(writer, payload, 2)

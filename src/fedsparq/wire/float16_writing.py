@@ -74,14 +74,22 @@ def plan_stretches(table: Any, stretches: Any, begins: Any, sizes: Any) -> Any:
     sizes[0] = begins[0] = stretches[0] = 0
     for chunk in range(table.shape[0]):
         size, count = table[chunk, SIZE], table[chunk, COUNT]
-        listed = 0 if count == 0 or count == size else 3 * count + (size + 63) // 64 * 8
-        room += _NUMBERS + listed + 2 * count
-        most = max(most, listed, 2 * count)
+        room += _NUMBERS + _most_listed(size, count) + 2 * count
+        most = max(most, 3 * count, (size + 63) // 64 * 8)
         sizes[number] += size
         if sizes[number] >= _STRETCH or chunk == table.shape[0] - 1:
             number += 1
             stretches[number], begins[number], sizes[number] = chunk + 1, room, 0
     return number, room, most
+
+
+@jit
+def _most_listed(size: int, count: int) -> int:
+    """The most bytes that `_write_index` takes but for numbers: those of the coding that it tries first. Gaps of 128 or
+    more take further bytes, but there are few of them: all gaps add up to less than the size."""
+    if count == 0 or count == size:
+        return 0
+    return (size + 7) // 8 if count >= BITMAP_FROM * size else count + size // 64
 
 
 @jit
