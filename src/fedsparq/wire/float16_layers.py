@@ -36,12 +36,14 @@ def read_float16(reader: Reader, layout: Layout, threads: int) -> Body | None:
     bounds, message, end = layout.bounds, int(address_of(reader.rest())) - reader.at, reader.at + reader.left
     table = np.empty((int((-(-np.diff(bounds) // CHUNK)).sum()), reading.COLUMNS), np.int64)
     ends = np.empty(bounds.size - 1, np.int64)
-    for room in (reader.left // BYTES_SENT, layout.size):
+    room = reader.left // BYTES_SENT
+    for _ in range(2):
         indices = np.empty(min(room, layout.size), np.uint32)
         behind = reading.find_chunks(message, reader.at, end, bounds, table, ends, indices)
         sent = int(ends[-1]) if ends.size and behind >= 0 else 0
         if behind != reading.TOO_MANY and (sent <= indices.size or sent == layout.size):
             break
+        room = sent or layout.size
     if behind < 0:
         return None
     if sent == layout.size:
