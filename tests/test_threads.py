@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
 import xxhash
@@ -118,3 +120,33 @@ def test_an_error_ends_what_was_begun() -> None:
     later = len(done)
     assert list(threads.in_order(lambda n: n, range(3), 2)) == [0, 1, 2]
     assert len(done) == later
+
+
+def test_help_by_other_threads() -> None:
+    here, seen = threading.get_ident(), list[int]()
+    both = threading.Barrier(3, timeout=60)
+
+    def others() -> str:
+        seen.append(threading.get_ident())
+        both.wait()
+        return "other"
+
+    def own() -> str:
+        both.wait()
+        return "own"
+
+    assert threads.with_help(own, others, 3) == ["own", "other", "other"]
+    assert here not in seen
+    assert threads.with_help(lambda: "own", others, 1) == ["own"]
+
+
+def test_an_error_of_any_thread_that_helps() -> None:
+    both = threading.Barrier(2, timeout=60)
+
+    def fails() -> None:
+        both.wait()
+        raise ValueError("one")
+
+    for own, others in ((both.wait, fails), (fails, both.wait)):
+        with pytest.raises(ValueError, match="one"):
+            threads.with_help(own, others, 2)

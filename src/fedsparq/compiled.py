@@ -1,6 +1,6 @@
-"""How loops are compiled, and three operations that numba does not offer.
+"""How loops are compiled, and four operations that numba does not offer.
 
-The three are plain LLVM, for which each target's compiler picks its own instructions. `at_least_mask` counts on a
+They are plain LLVM, for which each target's compiler picks its own instructions. `at_least_mask` counts on a
 little-endian target, as all are that numba has.
 """
 
@@ -109,3 +109,16 @@ def count_ones(typing: Any, word: Any) -> Any:
         return builder.ctpop(arguments[0])
 
     return types.uint64(types.uint64), generate
+
+
+@operation
+def fetch_add(typing: Any, counter: Any, amount: Any) -> Any:
+    """The first number of an array, to which an amount is then added: no other thread comes between."""
+    if not (isinstance(counter, types.Array) and counter.dtype == types.int64):
+        return None
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array = context.make_array(signature.args[0])(context, builder, arguments[0])
+        return builder.atomic_rmw("add", array.data, arguments[1], "acq_rel")
+
+    return types.int64(counter, types.int64), generate

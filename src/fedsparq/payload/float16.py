@@ -16,7 +16,9 @@ from fedsparq.payload.selection import Indices
 from fedsparq.payload.streams import TINY, Bytes, Reader, Writer
 from fedsparq.payload.values import LazyIndices, Values, built_in
 
-_SAMPLE = 4096
+SAMPLE = 4096
+REPEATED_FROM = 20
+"""Low bytes are worth trying zstd on if one of them makes up more than a twentieth of a sample."""
 _INFINITE = 0x7C00
 
 
@@ -80,5 +82,5 @@ class Float16Values(Values):
 
 def _repeats(data: Bytes) -> bool:
     """Whether some byte is so common in a sample that zstd is worth trying."""
-    sample = data[:_SAMPLE]
-    return sample.size >= TINY and kernels.most_common(sample) * 20 > sample.size
+    sample = data[:SAMPLE]
+    return sample.size >= TINY and kernels.most_common(sample) * REPEATED_FROM > sample.size

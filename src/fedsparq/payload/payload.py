@@ -128,8 +128,10 @@ class Payload:
             for tensor, values in zip(self.layout.parameters, self.values, strict=True):
                 yield values, vector[tensor.span], None
         else:
-            for layer in self.layers():
-                yield layer.values, vector, layer.indices
+            indices, done = self.indices, 0
+            for values in self.values:
+                first, done = done, done + len(values)
+                yield values, vector, indices[first:done]
 
     def scaled(self, share: np.float32) -> Payload:
         """The same update times `share`: in the same kinds of values where they can hold it, else as float32."""

@@ -19,12 +19,14 @@ else:
 
 Bytes = NDArray[np.uint8]
 
+ZSTD_VERSION = zstd.zstd_version_info
+
 _BYTES = tuple(bytes((value,)) for value in range(256))
 
 TINY = 24
 """Below this many bytes a zstd frame cannot win: it has 9 of its own."""
 
-_COMPRESSION: dict[int, int] = {
+COMPRESSION: dict[int, int] = {
     zstd.CompressionParameter.strategy: zstd.Strategy.fast,
     zstd.CompressionParameter.min_match: 7,
     zstd.CompressionParameter.hash_log: 6,
@@ -33,7 +35,7 @@ _COMPRESSION: dict[int, int] = {
 }
 """Nearly Huffman coding alone: on these bytes both smaller and faster than zstd's own levels."""
 
-_MOST_WINDOW = 1 << 22
+MOST_WINDOW = 1 << 22
 """No frame of ours holds more than 4 MiB, so none may ask for a larger window. We look ourselves: to tell zstd takes
 longer than to read a short frame."""
 
@@ -43,7 +45,7 @@ _here = threading.local()
 
 def _frame(data: Bytes) -> bytes:
     """A zstd frame of these bytes, by this thread's compressor: to make one takes as long as to write a few frames."""
-    compressor = getattr(_here, "compressor", None) or zstd.ZstdCompressor(options=_COMPRESSION)
+    compressor = getattr(_here, "compressor", None) or zstd.ZstdCompressor(options=COMPRESSION)
     _here.compressor = None  # what was broken off in the middle of a frame is not used again
     frame = compressor.compress(data.data, compressor.FLUSH_FRAME)
     _here.compressor = compressor
@@ -54,10 +56,14 @@ class Writer:
     """Writes a message: plain bytes, whole numbers, and streams that zstd may make smaller."""
 
     def __init__(self) -> None:
-        self._out = list[bytes]()
+        self._out = list[bytes | memoryview]()
 
     def raw(self, data: bytes | NDArray[Any]) -> None:
         self._out.append(data if isinstance(data, bytes) else data.tobytes())
+
+    def lend(self, data: Bytes) -> None:
+        """`raw` without a copy: the array must stay as it is until the message is complete."""
+        self._out.append(data.data)
 
     def byte(self, value: int) -> None:
         self._out.append(_BYTES[value])
@@ -174,7 +180,7 @@ class Reader:
         if length == 0:
             return self.take(raw_size), True
         frame = self.raw(length)
-        if _window(frame) > _MOST_WINDOW:
+        if _window(frame) > MOST_WINDOW:
             raise WireError("a zstd frame asks for more memory than any of FSQ1's needs")
         try:
             unpacker = zstd.ZstdDecompressor()

@@ -22,7 +22,7 @@ _STRETCH = 1 << 18
 """Neighbouring chunks of so many coordinates are written by one thread in a row."""
 _ALONE = 1 << 14
 """A chunk of so many coordinates is worth to be read beside others."""
-_BYTES_SENT = 2
+BYTES_SENT = 2
 """About what a coordinate takes that is sent: tells how many there are before they are read."""
 _NOTHING = np.empty(0, np.uint8)
 
@@ -118,7 +118,7 @@ def read_layers(
     ends = None if drawn is None else iter(_chunk_ends(drawn, layout))
     indices: list[Indices | range] = []
     values: list[Values] = []
-    arena, ahead = Arena(reader.left // _BYTES_SENT), dict[int, _Found]()
+    arena, ahead = Arena(reader.left // BYTES_SENT), dict[int, _Found]()
     if threads > 1 and seeded is None and parts is None:
         arena, ahead = _read_ahead(reader, layout, threads)
     sent = 0

@@ -15,6 +15,7 @@ from fedsparq.payload.levels import ScaledLevels
 from fedsparq.threads import WORTH, count_of
 from fedsparq.wire.chunks import Part, read_layers, write_layers
 from fedsparq.wire.context import context_levels, read_levels, write_levels
+from fedsparq.wire.float16_layers import read_float16, write_float16
 
 MAGIC = b"FSQ1"
 
@@ -49,20 +50,22 @@ def read(
     threads: int | None = 1,
 ) -> Payload:
     """`decode`; what each byte was for is added to `parts`, where somebody wants to know."""
-    body, digest = opened(blob)
+    message, digest = opened(blob)
     if digest != layout.digest:
         raise WireError(
             f"the message is for a model with digest {digest:016x}, this one has {layout.digest:016x}: "
             "both sides must have the same tensors, with the same names, shapes and types"
         )
-    reader = Reader(body)
+    reader = Reader(message)
     flags = reader.raw(_HEADER)[len(MAGIC)]
     seeded = _read_seed(reader, layout) if flags & _SEEDED else None
     body_start, layers = reader.at, list[Part]() if parts is None else parts
     if flags & _CONTEXT:
         selection, values = read_levels(reader, layout, bool(flags & _SHORT), layers)
     else:
-        selection, values = read_layers(reader, layout, seeded, parts, _reading_threads(threads, layout))
+        plain = seeded is None and parts is None
+        body = read_float16(reader, layout, count_of(threads, layout.size)) if plain else None
+        selection, values = body or read_layers(reader, layout, seeded, parts, _reading_threads(threads, layout))
     body_end = reader.at
     buffers = _read_buffers(reader, layout) if flags & _BUFFERS else None
     if reader.left:
@@ -85,7 +88,7 @@ def _write(payload: Payload, levels: tuple[ScaledLevels, ...] = (), threads: int
         writer.raw(selection.seed.to_bytes(8, "little") + selection.count.to_bytes(4, "little"))
     if levels:
         write_levels(writer, payload, levels, short)
-    else:
+    elif not write_float16(writer, payload, count_of(threads, layout.size)):
         write_layers(writer, payload, count_of(threads, layout.size))
     if payload.buffers is not None:
         _write_buffers(writer, payload.buffers, layout)
@@ -93,7 +96,7 @@ def _write(payload: Payload, levels: tuple[ScaledLevels, ...] = (), threads: int
 
 
 def _reading_threads(threads: int | None, layout: Layout) -> int:
-    """One where layers are small on average: between them the interpreter's lock goes to and fro."""
+    """For `read_layers`, one where layers are small on average: between them the interpreter's lock goes to and fro."""
     return count_of(threads, layout.size if layout.size >= WORTH * len(layout.parameters) else 0)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from enum import IntEnum
 
 import numpy as np
@@ -12,12 +11,12 @@ from fedsparq.errors import WireError
 from fedsparq.payload.selection import Indices
 from fedsparq.payload.streams import Bytes, Reader, Writer, varint
 from fedsparq.wire import index_kernels as kernels
+from fedsparq.wire.index_kernels import MAX_RICE
 
-_BITMAP_FROM = 0.15
-_GAPS_TO = 0.30
-_RICE_TO = 0.04
-_FEW = 4096
-_MAX_RICE = 20
+BITMAP_FROM = 0.15
+GAPS_TO = 0.30
+RICE_TO = 0.04
+FEW = 4096
 
 
 class IndexCoding(IntEnum):
@@ -39,11 +38,11 @@ def write_index(writer: Writer, indices: Indices, start: int, size: int) -> None
         writer.byte(IndexCoding.ALL if indices.size else IndexCoding.EMPTY)
         return
     options = []
-    if indices.size >= _BITMAP_FROM * size:
+    if indices.size >= BITMAP_FROM * size:
         options.append(_bitmap(writer, indices, start, size))
-    if indices.size <= _GAPS_TO * size:
+    if indices.size <= GAPS_TO * size:
         options.append(_gaps(writer, indices, start))
-    if indices.size <= max(_RICE_TO * size, _FEW):
+    if indices.size <= max(RICE_TO * size, FEW):
         options.append(_rice(indices, start, size))
     coding, header, body = min(options, key=lambda option: len(option[1]) + len(option[2]))
     writer.byte(coding)
@@ -99,8 +98,8 @@ def read_index(reader: Reader, start: int, size: int, arena: Arena | None = None
             sound = kernels.varints_to_indices(data, start, size, indices)
         case IndexCoding.RICE:
             k = reader.byte()
-            if k > _MAX_RICE:
-                raise WireError(f"Rice parameter {k} is out of range; it can be {_MAX_RICE} at most")
+            if k > MAX_RICE:
+                raise WireError(f"Rice parameter {k} is out of range; it can be {MAX_RICE} at most")
             sound = kernels.rice_decode(reader.rest(), k, start, size, indices)
             reader.raw(max(sound, 0))
     if sound < 0:
@@ -147,9 +146,7 @@ def _gaps(writer: Writer, indices: Indices, start: int) -> Option:
 
 
 def _rice(indices: Indices, start: int, size: int) -> Option:
-    mean_gap = max((size - indices.size) / (indices.size + 1), 1e-9)
-    guess = max(0, round(math.log2(mean_gap * math.log(2) + 1e-9)))
-    bits, k = kernels.best_rice(indices, start, max(0, guess - 1), min(_MAX_RICE, guess + 1))
+    bits, k = kernels.best_rice(indices, start, size)
     out = np.empty((bits + 7) // 8, np.uint8)
     kernels.rice_encode(indices, start, k, out)
     return IndexCoding.RICE, k.to_bytes(1), out

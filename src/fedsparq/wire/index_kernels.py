@@ -1,16 +1,20 @@
 """The loops of the index codings, compiled. Decoders return a negative number for input that is not exactly right."""
 
+import math
 from typing import Any
 
 import numpy as np
 
 from fedsparq.compiled import count_ones, jit, trailing_zeros
 
+MAX_RICE = 20
+"""The largest parameter of a Rice code."""
 _LOW_7 = np.uint32(0x7F)
 _MORE = np.uint32(0x80)
 _BLOCK = 256
 """Gaps that are tried together: nearly all are below 128, a byte each."""
-_WORD_BITS = 64
+_ENOUGH = 32
+"""With fewer bits at hand than this, further ones are read."""
 _BYTE = np.uint64(0xFF)
 
 
@@ -113,10 +117,12 @@ def varints_to_indices(data: Any, start: int, size: int, indices: Any) -> int:
 
 
 @jit
-def best_rice(indices: Any, start: int, least: int, most: int) -> Any:
-    """How many bits `rice_encode` takes, and by which parameter from `least` to `most`, where they are fewest."""
-    best, best_k = np.int64(-1), least
-    for k in range(least, most + 1):
+def best_rice(indices: Any, start: int, size: int) -> Any:
+    """How many bits `rice_encode` takes, and by which parameter, where they are fewest: about the mean gap's."""
+    mean_gap = max((size - indices.size) / (indices.size + 1), 1e-9)
+    guess = max(0, round(math.log2(mean_gap * math.log(2) + 1e-9)))
+    best, best_k = np.int64(-1), 0
+    for k in range(max(0, guess - 1), min(MAX_RICE, guess + 1) + 1):
         bits = np.int64(indices.size) * (k + 1)
         previous = np.int64(start) - 1
         for i in range(indices.size):
@@ -160,6 +166,14 @@ def rice_encode(indices: Any, start: int, k: int, out: Any) -> None:
 
 
 @jit
+def _four_bytes(data: Any, first: int) -> Any:
+    word = np.uint64(0)
+    for i in range(4):
+        word |= np.uint64(data[first + i]) << np.uint64(8 * i)
+    return word
+
+
+@jit
 def rice_decode(data: Any, k: int, start: int, size: int, indices: Any) -> int:
     """Undo `rice_encode`; returns how many bytes were read, or -1."""
     read = 0
@@ -168,7 +182,11 @@ def rice_decode(data: Any, k: int, start: int, size: int, indices: Any) -> int:
     for i in range(indices.size):
         gap = np.int64(0)
         while True:
-            while held <= _WORD_BITS - 8 and read < data.size:
+            if held < _ENOUGH and read + 4 <= data.size:
+                word |= _four_bytes(data, read) << np.uint64(held)
+                held += 32
+                read += 4
+            while held < _ENOUGH and read < data.size:
                 word |= np.uint64(data[read]) << np.uint64(held)
                 held += 8
                 read += 1
