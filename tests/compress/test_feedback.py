@@ -11,6 +11,7 @@ import fedsparq
 from fedsparq import Layout, Method, Payload
 from fedsparq.compress.feedback import Full
 from fedsparq.errors import OptionError, UpdateError
+from fedsparq.payload import Float32Values, Sparse
 from made_updates import fill, fills, layouts
 
 ALL = {name: fedsparq.method(name) for name in fedsparq.METHODS}
@@ -203,6 +204,18 @@ def test_a_compressor_that_returns_something_else_is_named(result, message):
     layout = Layout.of({"a": (5,)})
     method = Method(Wrong(), feedback="full")
     with pytest.raises(OptionError, match=message):
+        method.compress(np.zeros(5, np.float32), method.init(layout), np.random.default_rng(0))
+
+
+def test_a_users_compressor_may_not_send_what_lies_outside_of_the_model():
+    class Beyond(Aliased):
+        def compress(self, update, layout, state, rng):
+            selection = Sparse(np.array([0, 1_000_000], np.uint32))
+            return Payload(layout, selection, (Float32Values(np.ones(2, np.float32)),)), state
+
+    method = Method(Beyond(), feedback="full")
+    layout = Layout.of({"a": (5,)})
+    with pytest.raises(UpdateError, match="index 1000000 is out of range; this layout has 5 coordinates"):
         method.compress(np.zeros(5, np.float32), method.init(layout), np.random.default_rng(0))
 
 

@@ -187,10 +187,10 @@ def test_what_is_left_to_the_federation_need_not_be_named_by_clients():
     strategy = FedSparQ("fedsparq-adaptive", bits=8, fraction_train=0.5, min_train_nodes=2)
     play(strategy, [client_app(compress("fedsparq-adaptive", bits=8))] * 4, rounds=2)
     assert [r.replies for r in strategy.rounds] == [2, 2]
+    named = client_app(compress("fedsparq-adaptive", drift="sent"))
     with pytest.raises(OptionError, match="drift=left-out instead of sent"):
-        named = client_app(compress("fedsparq-adaptive", drift="sent"))
         play(FedSparQ("fedsparq-adaptive", fraction_train=0.5), [named] * 4, rounds=1)
-    with pytest.raises(OptionError, match="bits=8.0 instead of 0.2"):
+    with pytest.raises(OptionError, match=r"bits=8\.0 instead of 0\.2"):
         play(FedSparQ("fedsparq-adaptive", bits=8), [client_app(compress("fedsparq-adaptive"))] * 3, rounds=1)
 
 

@@ -17,6 +17,7 @@ from fedsparq.payload import (
     Sparse,
     UniformLevels,
 )
+from fedsparq.wire import encode
 
 LAYOUT = Layout.of({"a": (3,), "none": (0,), "b": (2,)})
 
@@ -237,3 +238,25 @@ def test_a_dense_payload_has_the_values_of_each_layer():
     two, three = Float32Values(np.ones(2, np.float32)), Float32Values(np.ones(3, np.float32))
     with pytest.raises(UpdateError, match=r"\[2, 0, 3\] values"):
         Payload(LAYOUT, Dense(5), (two, halves(), three))
+
+
+@pytest.mark.parametrize(
+    ("indices", "message"),
+    [
+        ([2, 0, 4], "index 0 follows index 2; indices must rise"),
+        ([0, 0, 4], "index 0 follows index 0; indices must rise"),
+        ([0, 2, 5], "index 5 is out of range; this layout has 5 coordinates"),
+    ],
+)
+@pytest.mark.parametrize("values", [Float32Values(np.ones(3, np.float32)), halves(1, 1, 1)])
+def test_indices_that_compiled_loops_must_not_believe_are_refused(indices, message, values):
+    none = Float32Values(np.empty(0, np.float32))
+    payload = Payload(LAYOUT, Sparse(np.array(indices, np.uint32)), (values, none, none))
+    for use in (payload.check_indices, lambda: encode(payload)):
+        with pytest.raises(UpdateError, match=message):
+            use()
+
+
+def test_sound_indices_are_believed():
+    for payload in (SPARSE, DENSE, Payload(LAYOUT, Sparse(np.empty(0, np.uint32)), (halves(),) * 3)):
+        payload.check_indices()

@@ -159,4 +159,5 @@ def _compress(compressor: Compressor, update: Vector, state: State, rng: np.rand
     if not isinstance(payload, Payload) or payload.layout.digest != state.layout.digest:
         got = "one of another layout" if isinstance(payload, Payload) else type(payload).__name__
         raise OptionError(f"compressor {name} must return a fedsparq.Payload for the layout it was given; got {got}")
+    payload.check_indices()
     return payload, after

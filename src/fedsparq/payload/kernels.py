@@ -66,6 +66,15 @@ def add_scaled_halves(accumulator: Any, indices: Any, halves: Any, weight: Any) 
         accumulator[n if indices is None else indices[n]] += weight * half_to_float(halves[n])
 
 
+@jit
+def rise_below(indices: Any, size: int) -> bool:
+    """Whether indices rise from 0 or more, none twice, and are all below `size`."""
+    falls = 0
+    for n in range(1, indices.size):
+        falls += indices[n] <= indices[n - 1]
+    return falls == 0 and (indices.size == 0 or (indices[0] >= 0 and indices[-1] < size))
+
+
 @jit_reordering_sums
 def dot(vector: Any, values: Any) -> float:
     """The inner product, in float64."""

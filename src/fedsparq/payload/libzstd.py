@@ -135,12 +135,6 @@ def _pointer(typing: Any, address: Any) -> Any:
 
 
 @jit
-def address_of(array: Any) -> Any:
-    """Where an array's memory begins: what its own `ctypes.data` says, in a third of the time."""
-    return array.ctypes.data
-
-
-@jit
 def bytes_at(address: int, size: int) -> Any:
     """The bytes at an address as an array, which does not keep them alive."""
     return carray(_pointer(address), (size,), np.uint8)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,14 @@ from numpy.typing import ArrayLike, NDArray
 from fedsparq.errors import UpdateError
 from fedsparq.layout import Buffers, Layout, Vector
 from fedsparq.payload import kernels
+from fedsparq.payload.float16 import Float16Values, in_one_array
 from fedsparq.payload.float32 import Float32Values
 from fedsparq.payload.selection import Dense, Indices, Selection, Sparse
 from fedsparq.payload.values import LARGEST_FLOAT32, Values
 from fedsparq.threads import count_of, together
+
+Part = tuple[Values, Vector, Indices | None]
+"""Values, and where they belong in a vector: at indices, or in all of it (None)."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +90,11 @@ class Payload:
         """How many coordinates are sent."""
         return sum(map(len, self.values))
 
+    def check_indices(self) -> None:
+        """An error unless they rise, none twice, and fit the layout, as compiled loops believe."""
+        if isinstance(self.selection, Sparse) and not kernels.rise_below(self.indices, self.layout.size):
+            _checked_indices(self.indices, self.layout)
+
     def layers(self) -> Iterator[Layer]:
         done = 0
         for tensor, values in zip(self.layout.parameters, self.values, strict=True):
@@ -105,11 +115,11 @@ class Payload:
             raise UpdateError("the accumulator is read-only; give an array that can be changed")
         if not abs(weight) <= LARGEST_FLOAT32:
             raise UpdateError(f"the weight {weight} is not a finite float32")
-        share = np.float32(weight)
+        share, workers = np.float32(weight), count_of(threads, self.layout.size)
         together(
             lambda part: part[0].add_to(part[1], part[2], share),
-            list(self._parts(accumulator)),
-            count_of(threads, self.layout.size),
+            self._even_parts(accumulator, workers) or list(self._parts(accumulator)),
+            workers,
             size=lambda part: len(part[0]),
         )
 
@@ -122,8 +132,16 @@ class Payload:
             total += kernels.dot(part, decoded) if indices is None else kernels.gather_dot(part, indices, decoded)
         return total
 
-    def _parts(self, vector: Vector) -> Iterator[tuple[Values, Vector, Indices | None]]:
-        """The values of each layer, and where they belong in a flat vector: at indices, or in all of a slice (None)."""
+    def _even_parts(self, vector: Vector, threads: int) -> list[Part]:
+        """Parts of equal size for several threads, whatever the layers; none where values do not lie in one array."""
+        bits = in_one_array(self.values) if isinstance(self.selection, Sparse) else None
+        if bits is None:
+            return []
+        ends = [bits.size * part // threads for part in range(threads + 1)]
+        return [(Float16Values(bits[first:last]), vector, self.indices[first:last]) for first, last in pairwise(ends)]
+
+    def _parts(self, vector: Vector) -> Iterator[Part]:
+        """The values of each layer, and where they belong."""
         if isinstance(self.selection, Dense):
             for tensor, values in zip(self.layout.parameters, self.values, strict=True):
                 yield values, vector[tensor.span], None

@@ -55,6 +55,7 @@ class Chunk(NamedTuple):
 
 def write_layers(writer: Writer, payload: Payload, threads: int = 1) -> None:
     """All layers, one after the other; several threads write stretches of them, which are then put together."""
+    payload.check_indices()
     indices = None if isinstance(payload.selection, Dense) else payload.indices
     ends = None if indices is None else _chunk_ends(indices, payload.layout)
     stretches, done, number = [list[_Written]()], 0, 0

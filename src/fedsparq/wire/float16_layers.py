@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedsparq.compiled import address_of
 from fedsparq.layout import Layout
 from fedsparq.payload import Dense, Float16Values, Payload, Reader, Seeded, Sparse, Writer
-from fedsparq.payload.libzstd import address_of, packer, unpacker
+from fedsparq.payload.libzstd import packer, unpacker
 from fedsparq.threads import with_help
 from fedsparq.wire import float16_reading as reading
 from fedsparq.wire import float16_writing as writing
