@@ -79,7 +79,7 @@ def test_choosing_in_points_against_fedavg(words: str, where: str, method: str, 
 @pytest.mark.parametrize(
     ("words", "method"),
     [
-        ("−0.55 at 1/313", "fedsparq-adaptive bits=0.1"),
+        ("−0.42 at 1/311", "fedsparq-adaptive bits=0.1"),
         ("−0.20 at 1/158", "fedsparq-adaptive"),
         ("−0.15 at 1/106", "fedsparq-adaptive bits=0.3"),
         ("−0.02 at 1/21.9", "fedsparq-adaptive bits=1.5"),
