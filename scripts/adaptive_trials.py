@@ -70,7 +70,7 @@ class Trial:
     """The chance that a reply is lost."""
     put_back: bool = False
     shares: str = "equal"
-    """Clients' bits: all alike, by `weight` in the mean, or by weight times the `sum` of the magnitudes they sent."""
+    """Clients' bits: all alike, or by their `weight` in the mean."""
     course: float = 1.0
     """The bits of the last round over those of the first; those between in geometric order, their mean as said."""
     draws: str = "independent"
@@ -115,8 +115,7 @@ def play(setting: str, trial: Trial, seed: int) -> tuple[float, float, float]:
                     trial, bits, layout, memories, client, number, model.vector, trained.update, seed, lost
                 )
                 sent += encoded_size(payload) / asked
-                size = float(np.abs(payload.dense()).sum()) if trial.shares == "sum" else 1.0
-                wanted[client] = 1.0 if trial.shares == "equal" else trained.examples * size
+                wanted[client] = 1.0 if trial.shares == "equal" else trained.examples
             if not lost:
                 accumulator.add(Update(client, payload, trained.examples, trained.examples))
                 arrived += 1
