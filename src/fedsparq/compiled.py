@@ -38,7 +38,7 @@ def jit_reordering_sums(function: F) -> F:
 def _compiled(function: F, **options: Any) -> F:
     compiled = numba.njit(nogil=True, **options)(function)
     try:
-        compiled._cache = _Cache(function)  # type: ignore[no-untyped-call]
+        compiled._cache = _Cache(function)
     except RuntimeError:  # numba found no folder that it may write to
         _say_uncached()
     return cast(F, compiled)
@@ -46,13 +46,42 @@ def _compiled(function: F, **options: Any) -> F:
 
 class _Cache(FunctionCache):
     """numba's cache, which makes the whole compiler ready before it looks for machine code; this one only if there is
-    none. It saves each new process a quarter of a second."""
+    none. It saves each new process a quarter of a second.
+
+    numba takes machine code for new as long as a loop's own file does not change; this one also looks at what the loop
+    takes from other files.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__(function)  # type: ignore[no-untyped-call]
+        self._function, self._own_stamp = function, self._cache_file._source_stamp
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         rtsys.initialize(target_context)
+        elsewhere = sorted(_taken_from_elsewhere(self._function))  # all of it is there only now, not while importing
+        self._cache_file._source_stamp = self._own_stamp, repr(elsewhere)
         load: Callable[..., Any] = self._load_overload
         prepare_and_load: Callable[..., Any] = super().load_overload
         return load(sig, target_context) or prepare_and_load(sig, target_context)
+
+
+def _taken_from_elsewhere(function: Callable[..., Any]) -> set[str]:
+    """The files of the compiled functions that a loop calls, with their ages, and the constants that it knows."""
+    found, left, seen = set[str](), [function], set[Callable[..., Any]]()
+    while left:
+        source = left.pop()
+        seen.add(source)
+        if source is not function:
+            about = os.stat(source.__code__.co_filename)
+            found.add(f"{source.__qualname__} {about.st_mtime_ns} {about.st_size}")
+        known = {name: source.__globals__[name] for name in source.__code__.co_names if name in source.__globals__}
+        for name, value in known.items():
+            called = getattr(value, "py_func", None) or getattr(value, "_defn", None)
+            if called is not None and called not in seen:
+                left.append(called)
+            elif isinstance(value, int | float | str | tuple):
+                found.add(f"{name}={value!r}")
+    return found
 
 
 def _say_uncached() -> None:
