@@ -129,9 +129,10 @@ def test_a_finished_run_made_with_another_default_is_not_taken_for_this_one(tmp_
     path = tmp_path / "summary.json"
     path.write_text(json.dumps(made | {"options": made["options"] | {"bits": 0.3}}))
     before = {each: each.read_bytes() for each in tmp_path.rglob("*") if each.is_file()}
-    with pytest.raises(RunError, match=r"when its default was bits=0.3 \(now 0.2\); choose another --out"):
-        run(wanted, tmp_path)
-    assert {each: each.read_bytes() for each in tmp_path.rglob("*") if each.is_file()} == before
+    for asked in (wanted, wanted.model_copy(update={"rounds": 2})):
+        with pytest.raises(RunError, match=r"when its default was bits=0.3 \(now 0.2\); choose another --out"):
+            run(asked, tmp_path)
+        assert {each: each.read_bytes() for each in tmp_path.rglob("*") if each.is_file()} == before
 
 
 def test_rounds_are_added_to_an_unfinished_run(tmp_path: Path) -> None:

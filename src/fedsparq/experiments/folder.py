@@ -58,6 +58,10 @@ class RunFolder:
         """Whether this run is in here, finished; RunError if its method had other defaults when it was made."""
         if not self.finished or not self.begun or differences(self._spec(), spec):
             return False
+        self._check_defaults(spec)
+        return True
+
+    def _check_defaults(self, spec: RunSpec) -> None:
         made, now = self.summary().get("options", {}), json.loads(json.dumps(dict(spec.chosen_method().options)))
         changed = [f"{key}={made[key]} (now {now[key]})" for key in made if key in now and made[key] != now[key]]
         if changed:
@@ -65,7 +69,6 @@ class RunFolder:
                 f"{self.path} holds a run of {spec.method!r} made when its default was {', '.join(changed)}; choose "
                 "another --out, or remove it"
             )
-        return True
 
     def retell(self, spec: RunSpec, told: Callback) -> dict[str, Any]:
         """Tell of a finished run as if it had just ended; its summary."""
@@ -97,6 +100,8 @@ class RunFolder:
             raise RunError(f"{self.path} holds a run with {told}; choose another --out, or remove it")
         if not self.finished and not resume:
             raise RunError(f"{self.path} holds an unfinished run; add --resume to go on, or choose another --out")
+        if self.finished:
+            self._check_defaults(spec)
         remove_scratch(self.path)
         if rounds is None:
             return
