@@ -30,7 +30,8 @@ def test_a_new_process_takes_machine_code_from_the_cache_without_making_the_comp
 
 LOOP = """
 from fedsparq.compiled import jit
-from {helper} import LIMIT, helped
+from constants import LIMIT
+from helper import helped
 
 @jit
 def loop(n):
@@ -42,24 +43,30 @@ def _inner(n):
 """
 HELPER = """
 from fedsparq.compiled import jit
-LIMIT = {limit}
 
 @jit
 def helped(n):
-    return n + {step}
+    return n + {}
+"""
+CONSTANTS = """
+import numpy as np
+LIMIT = np.uint32({})
 """
 
 
 def test_machine_code_is_made_anew_where_another_file_has_changed(tmp_path):
-    """What a loop calls, by way of a function that stands below it, and the constants that it knows."""
-    (tmp_path / "loop_file.py").write_text(LOOP.format(helper="helper_file"))
-    answers = []
-    for limit, step in ((10, 1), (10, 2), (5, 2), (5, 2)):
-        (tmp_path / "helper_file.py").write_text(HELPER.format(limit=limit, step=step))
-        program = "from loop_file import loop; print(loop(7), sum(loop.stats.cache_hits.values()))"
+    """What a loop calls, by way of a function that stands below it, or a constant that it knows."""
+
+    def answer() -> list[str]:
+        program = "from loop import loop; print(loop(7), sum(loop.stats.cache_hits.values()))"
         done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True, capture_output=True, text=True)
-        answers.append(done.stdout.split())
-    assert [answer for answer, _ in answers] == ["8", "9", "-1", "-1"]
-    assert [hits for _, hits in answers] == ["0", "0", "0", "0"], "the helper was written anew each time"
-    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True, capture_output=True, text=True)
-    assert done.stdout.split() == ["-1", "1"]
+        return done.stdout.split()
+
+    (tmp_path / "loop.py").write_text(LOOP)
+    (tmp_path / "helper.py").write_text(HELPER.format(1))
+    (tmp_path / "constants.py").write_text(CONSTANTS.format(10))
+    assert [answer(), answer()] == [["8", "0"], ["8", "1"]]
+    (tmp_path / "helper.py").write_text(HELPER.format(200))
+    assert [answer(), answer()] == [["207", "0"], ["207", "1"]]
+    (tmp_path / "constants.py").write_text(CONSTANTS.format(5))
+    assert [answer(), answer()] == [["-1", "0"], ["-1", "1"]]

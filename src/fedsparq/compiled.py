@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import numba
+import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core.caching import FunctionCache
@@ -48,8 +49,8 @@ class _Cache(FunctionCache):
     """numba's cache, which makes the whole compiler ready before it looks for machine code; this one only if there is
     none. It saves each new process a quarter of a second.
 
-    numba takes machine code for new as long as a loop's own file does not change; this one also looks at what the loop
-    takes from other files.
+    numba trusts machine code as long as a loop's own file does not change; this one also looks at what the loop takes
+    from other files.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -79,7 +80,7 @@ def _taken_from_elsewhere(function: Callable[..., Any]) -> set[str]:
             called = getattr(value, "py_func", None) or getattr(value, "_defn", None)
             if called is not None and called not in seen:
                 left.append(called)
-            elif isinstance(value, int | float | str | tuple):
+            elif isinstance(value, int | float | str | tuple | np.generic):
                 found.add(f"{name}={value!r}")
     return found
 

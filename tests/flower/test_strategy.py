@@ -201,6 +201,7 @@ def test_the_federation_chooses_where_the_server_is_the_methods_own():
     assert drift(FedSparQ("fedsparq-adaptive", fraction_train=0.1)) == "left-out"
     assert drift(FedSparQ("fedsparq-adaptive")) == "sent"
     assert drift(FedSparQ("fedsparq-adaptive", fraction_train=0.1, aggregator="robust")) == "sent"
+    assert drift(FedSparQ("fedsparq-adaptive", fraction_train=0.1, validation=Validation(acknowledge=False))) == "sent"
     assert drift(Compressed(FedAvg(fraction_train=0.1), "fedsparq-adaptive")) == "sent"
 
 

@@ -72,7 +72,7 @@ class FedSparQ(Strategy):
         optimizer = optimizer_named(optimizer) if isinstance(optimizer, str) else optimizer
 
         def make(name: str, **given: Any) -> Method:
-            own_server = aggregator is None and optimizer is None
+            own_server = aggregator is None and optimizer is None and (validation is None or validation.acknowledge)
             return federated_method(name, fraction_train, **given) if own_server else method_named(name, **given)
 
         self._method = portable(method, options, make).with_server(aggregator, optimizer)

@@ -67,12 +67,12 @@ def add_scaled_halves(accumulator: Any, indices: Any, halves: Any, weight: Any) 
 
 
 @jit
-def rise_below(indices: Any, size: int) -> bool:
-    """Whether indices rise from 0 or more, none twice, and are all below `size`."""
+def rise_within(indices: Any, first: int, end: int) -> bool:
+    """Whether indices rise, none twice, from `first` or later to before `end`."""
     falls = 0
     for n in range(1, indices.size):
         falls += indices[n] <= indices[n - 1]
-    return falls == 0 and (indices.size == 0 or (indices[0] >= 0 and indices[-1] < size))
+    return falls == 0 and (indices.size == 0 or (indices[0] >= first and indices[-1] < end))
 
 
 @jit_reordering_sums

@@ -92,7 +92,7 @@ class Payload:
 
     def check_indices(self) -> None:
         """An error unless they rise, none twice, and fit the layout, as compiled loops believe."""
-        if isinstance(self.selection, Sparse) and not kernels.rise_below(self.indices, self.layout.size):
+        if isinstance(self.selection, Sparse) and not kernels.rise_within(self.indices, 0, self.layout.size):
             _checked_indices(self.indices, self.layout)
 
     def layers(self) -> Iterator[Layer]:

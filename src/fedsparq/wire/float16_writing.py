@@ -9,7 +9,7 @@ import numpy as np
 from fedsparq.compiled import fetch_add, jit
 from fedsparq.payload import Float16Values
 from fedsparq.payload.float16 import REPEATED_FROM, SAMPLE
-from fedsparq.payload.kernels import most_common, split_halves
+from fedsparq.payload.kernels import most_common, rise_within, split_halves
 from fedsparq.payload.libzstd import bytes_at, most_packed, pack
 from fedsparq.payload.streams import TINY
 from fedsparq.wire.chunks import CHUNK
@@ -149,7 +149,7 @@ def _write_chunk(row: Any, packer: Any, raw: Any, frame: Any, indices: Any, out:
 @jit
 def _write_index(own: Any, start: int, size: int, packer: Any, raw: Any, frame: Any, out: Any, at: int) -> int:
     """The shortest coding of these indices, from `at` on; returns its end, or -1."""
-    if not _rise(own, start, size):
+    if not rise_within(own, start, start + size):
         return -1
     coding, count, end = at, own.size, -1
     at = _write_varint(count, out, at + 1)
@@ -170,15 +170,6 @@ def _write_index(own: Any, start: int, size: int, packer: Any, raw: Any, frame: 
             out[coding], out[at], end = _RICE, k, at + length
             rice_encode(own, start, k, out[at + 1 : end])
     return end
-
-
-@jit
-def _rise(indices: Any, start: int, size: int) -> bool:
-    """Whether indices rise strictly, all of them in the chunk."""
-    sound = True
-    for i in range(1, indices.size):
-        sound &= indices[i - 1] < indices[i]
-    return sound and indices[0] >= start and indices[-1] < start + size
 
 
 @jit
