@@ -2,8 +2,7 @@
 
 Everything runs on one thread, by turns in one process; reported are medians, as multiples of copying the same vector
 once. There are two such copies: into memory that is in use already (`np.copyto`), and into new memory (`array.copy()`),
-which the operating system must hand out page by page. Compression likewise writes its residual into memory of an older
-state (`recycle`) or into new memory.
+which the operating system must hand out page by page. Compression writes its residual into new memory.
 
     python benchmarks/codec.py
 """
@@ -66,16 +65,12 @@ def _measure_share(layout: Layout, update: Vector, share: float, repetitions: in
     # |x| of a Laplace layer is exponential, so that exp(-m) of it reaches m times its mean
     method = fedsparq.method("fedsparq", multiplier=float(-np.log(share)))
     rng = np.random.default_rng(1)
-    state, spare = (_in_use(method.init(layout)), [_in_use(method.init(layout))])
+    state = _in_use(method.init(layout))
     payload, _ = method.compress(update, state, rng)
     blob = fedsparq.encode(payload)
     warm, accumulator = np.full(layout.size, 0, np.float32), np.full(layout.size, 0, np.float32)
 
     def compress() -> Payload:
-        sent, spare[0] = method.compress(update, state, rng, recycle=spare[0])
-        return sent
-
-    def compress_into_new_memory() -> Payload:
         return method.compress(update, state, rng)[0]
 
     def receive() -> None:
@@ -86,12 +81,10 @@ def _measure_share(layout: Layout, update: Vector, share: float, repetitions: in
         "copy": lambda: np.copyto(warm, update),
         "new copy": update.copy,
         "compress": compress,
-        "compress into new memory": compress_into_new_memory,
         "encode": lambda: fedsparq.encode(payload),
         "decode": lambda: fedsparq.decode(blob, layout),
         "decode + add": receive,
         "compress + encode": lambda: fedsparq.encode(compress()),
-        "compress into new memory + encode": lambda: fedsparq.encode(compress_into_new_memory()),
         "paper: compress + encode": lambda: paper_send(update, state, method),
         "paper: decode + add": lambda: paper_receive(sent_by_paper, accumulator),
     }
@@ -108,8 +101,7 @@ def _measure_share(layout: Layout, update: Vector, share: float, repetitions: in
             "paper": len(sent_by_paper) / payload.kept,
         },
         "peak memory in vectors": {
-            "compress + encode": _peak(lambda: fedsparq.encode(compress()), update),
-            "compress into new memory + encode": _peak(steps["compress into new memory + encode"], update),
+            "compress + encode": _peak(steps["compress + encode"], update),
             "decode + add": _peak(receive, update),
             "paper: compress + encode": _peak(steps["paper: compress + encode"], update),
         },

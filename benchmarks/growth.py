@@ -76,7 +76,7 @@ def _model(size: int) -> dict[str, Any]:
             state = method.compress(update, state, np.random.default_rng(number))[1]
 
         def send(method: fedsparq.Method = method, state: fedsparq.State = state) -> bytes:
-            return fedsparq.encode(method.compress(update, state, np.random.default_rng(1), threads=1)[0], threads=1)
+            return fedsparq.encode(method.compress(update, state, np.random.default_rng(1))[0], threads=1)
 
         blob = send()
 

@@ -232,7 +232,7 @@ def fedsparq() -> Iterator[Codec]:
         state = method.init(layout)
 
         def encode(x: Any, method: fq.Method = method, state: fq.State = state) -> bytes:
-            return fq.encode(method.compress(x.reshape(-1), state, np.random.default_rng(0), threads=1)[0], threads=1)
+            return fq.encode(method.compress(x.reshape(-1), state, np.random.default_rng(0))[0], threads=1)
 
         yield label, encode, lambda blob: fq.decode(blob, layout, threads=1).dense().reshape(SHAPE)
 

@@ -101,14 +101,13 @@ def _steps(model: str, seed: int, threads: int) -> dict[str, Callable[[], object
     layout = MODELS[model]
     update = laplace(layout, np.random.default_rng(seed))
     method, rng = fedsparq.method("fedsparq", multiplier=float(-np.log(0.1))), np.random.default_rng(1)
-    state, spare = _in_use(method.init(layout)), [_in_use(method.init(layout))]
+    state = _in_use(method.init(layout))
     payload, _ = method.compress(update, state, rng)
     blob, warm = fedsparq.encode(payload), np.full(layout.size, 0, np.float32)
     total = np.full(layout.size, 0, np.float32)
 
     def compress() -> fedsparq.Payload:
-        sent, spare[0] = method.compress(update, state, rng, recycle=spare[0], threads=threads)
-        return sent
+        return method.compress(update, state, rng)[0]
 
     return {
         "copy": lambda: np.copyto(warm, update),

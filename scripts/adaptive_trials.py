@@ -14,11 +14,10 @@ import numpy as np
 
 from fedsparq.aggregate import Mean
 from fedsparq.compiled import jit
-from fedsparq.compress import stochastic_kernels as kernels
-from fedsparq.compress.adaptive import EqualSlope
+from fedsparq.compress import adaptive_kernels as kernels
+from fedsparq.compress.adaptive import EqualSlope, StochasticLevels
 from fedsparq.compress.budget import ByteBudget
-from fedsparq.compress.stochastic import StochasticLevels
-from fedsparq.compress.workspace import Workspace
+from fedsparq.compress.feedback import sum_of
 from fedsparq.federate.model import Model
 from fedsparq.layout import Layout, Vector
 from fedsparq.optimize import Momentum
@@ -28,7 +27,7 @@ from fedsparq.protocols import Update
 from fedsparq.specs.schedule import chosen_clients
 from fedsparq.tasks.options import Training
 from fedsparq.tasks.supervised import Supervised
-from fedsparq.wire import CONTEXT_LIMIT, encoded_size
+from fedsparq.wire import CONTEXT_LIMIT, encode
 
 INDEPENDENT = kernels.draw
 MNIST, FASHION = {"dataset": "mnist", "model": "mlp"}, {"dataset": "fashion-mnist", "model": "lenet5"}
@@ -114,7 +113,7 @@ def play(setting: str, trial: Trial, seed: int) -> tuple[float, float, float]:
                 payload = compress(
                     trial, bits, layout, memories, client, number, model.vector, trained.update, seed, lost
                 )
-                sent += encoded_size(payload) / asked
+                sent += len(encode(payload)) / asked
                 wanted[client] = 1.0 if trial.shares == "equal" else trained.examples
             if not lost:
                 accumulator.add(Update(client, payload, trained.examples, trained.examples))
@@ -142,7 +141,7 @@ def compress(
     seed: int,
     lost: bool,
 ) -> Payload:
-    budget = ByteBudget(bits, 0, 0.5, encoded_size, CONTEXT_LIMIT)
+    budget = ByteBudget(bits, 0, 0.5, encode, CONTEXT_LIMIT)
     stochastic = trial.rounding == "stochastic"
     compressor = StochasticLevels(budget, trial.deferred) if stochastic else EqualSlope(budget)
     zero = np.zeros(layout.size, np.float32)
@@ -164,10 +163,13 @@ def compress(
     elif trial.owed == "response" and own.last is not None:
         change, reaction = model - own.last[1], own.last[2] - trained
         residual = by_layer(layout, residual, lambda span: 1 - share(reaction[span], change[span]))
-    workspace = Workspace(layout, update, residual)
+    c, _ = sum_of(update, residual, layout)
     rng = np.random.default_rng([seed, number, client, 1])
-    payload, own.compressor = compressor.compress_in_place(workspace, own.compressor, rng)
-    own.residual = workspace.vector.copy()
+    payload, own.compressor, rest = compressor.compress(c, layout, own.compressor, rng)
+    if rest is None:
+        rest = c.copy()
+        payload.add_to(rest, -1.0)
+    own.residual = rest
     own.last = number, model, trained, payload.dense()
     if lost and (trial.put_back or not stochastic):
         payload.add_to(own.residual, 1.0)
@@ -175,18 +177,20 @@ def compress(
 
 
 @jit
-def in_a_row(c: Any, bounds: Any, steps: Any, leasts: Any, seed: Any, indices: Any, levels: Any) -> int:
+def in_a_row(c: Any, bounds: Any, steps: Any, seed: Any, indices: Any, levels: Any) -> int:
     """`draw` by systematic sampling: the sum of what was drawn so far is the sum of c to a step, unbiased."""
-    n = 0
-    for layer in range(steps.size):
-        total = uniform(seed, np.uint64(bounds[layer]))
-        for index in range(bounds[layer], bounds[layer + 1]):
-            if abs(c[index]) >= leasts[layer]:
-                before, total = np.floor(total), total + np.float64(c[index]) / np.float64(steps[layer])
-                level = int(np.floor(total) - before)
-                if level != 0:
-                    indices[n], levels[n] = index, level
-                    n += 1
+    n = layer = 0
+    total = uniform(seed, np.uint64(0))
+    for k in range(indices.size):
+        index = indices[k]
+        while index >= bounds[layer + 1]:
+            layer += 1
+            total = uniform(seed, np.uint64(bounds[layer]))
+        before, total = np.floor(total), total + np.float64(c[index]) / np.float64(steps[layer])
+        level = int(np.floor(total) - before)
+        if level != 0:
+            indices[n], levels[n] = index, level
+            n += 1
     return n
 
 

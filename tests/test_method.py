@@ -144,16 +144,6 @@ def test_compressing_changes_neither_update_nor_state() -> None:
             state = after
 
 
-def test_memory_of_an_older_state_is_used_again() -> None:
-    chosen, rng = method("fedsparq"), np.random.default_rng(0)
-    first = chosen.init(LAYOUT)
-    _, second = chosen.compress(update(1), first, rng)
-    plain, _ = chosen.compress(update(2), second, rng)
-    recycled, third = chosen.compress(update(2), second, rng, recycle=first)
-    assert np.array_equal(plain.dense(), recycled.dense())
-    assert np.shares_memory(third.residual, first.residual)  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize("share", [0.0, 0.25, 1.0])
 def test_acknowledging_puts_the_rest_back(share: float) -> None:
     chosen = method("fedsparq")

@@ -35,10 +35,6 @@ Entry = tuple[str, tuple[int, ...], str, Role]
 MAX_SIZE = 2**32 - 1
 """Indices travel as 32-bit numbers."""
 
-_GROUP = 1 << 19
-_STATISTICS = ("running_mean", "running_var")
-_JSON_EXAMPLE = '{"fc.weight": [10, 4], "fc.bias": [10]}'
-
 
 @dataclass(frozen=True)
 class Tensor:
@@ -168,17 +164,6 @@ class Layout:
     def bounds(self) -> NDArray[np.int64]:
         """Where each layer starts in the flat vector, and at last its end: ``len(parameters) + 1`` numbers."""
         return np.array([0, *np.cumsum([t.size for t in self.parameters])], dtype=np.int64)
-
-    @cached_property
-    def groups(self) -> tuple[tuple[int, int], ...]:
-        """Neighbouring layers, (first, last + 1), as few as have 2^19 coordinates together: more of them would not fit
-        a CPU's cache, and fewer are not worth a call."""
-        groups, first = [], 0
-        for last in range(1, len(self.parameters) + 1):
-            if self.bounds[last] - self.bounds[first] >= _GROUP or last == len(self.parameters):
-                groups.append((first, last))
-                first = last
-        return tuple(groups)
 
     def split(self, indices: NDArray[np.uint32]) -> list[slice]:
         """Where among rising indices those of each layer stand."""

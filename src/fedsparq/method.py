@@ -21,6 +21,7 @@ from fedsparq.payload.support import RoundPlan
 from fedsparq.protocols import (
     Aggregator,
     AggregatorTraits,
+    AnyCompressor,
     ClientRule,
     Compressor,
     CompressorTraits,
@@ -35,7 +36,6 @@ from fedsparq.protocols import (
     hooks_of,
     traits_of,
 )
-from fedsparq.threads import count_of, grant
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class Method:
     Adam(lr=0.1, beta_1=0.9, beta_2=0.99, tau=0.001)
     """
 
-    compressor: Compressor
+    compressor: AnyCompressor
     feedback: Feedback | str = "off"
     """What is remembered of what was not sent: an object, or `full`, `scaled`, `kept-only`, `deferred`, `off`."""
     rules: tuple[ClientRule, ...] = ()
@@ -249,23 +249,9 @@ class Method:
         drawing: Any = self.compressor
         return replace(state, compressor=drawing.begin(state.compressor, number))
 
-    def compress(
-        self,
-        update: Vector,
-        state: State,
-        rng: np.random.Generator,
-        *,
-        recycle: State | None = None,
-        threads: int | None = None,
-    ) -> tuple[Payload, State]:
-        """Make an update small. Neither `update` nor `state` is changed.
-
-        `recycle` is an older state that nobody needs any more: its memory is overwritten instead of new memory taken.
-        The payload is the same with any number of threads, by default what the process may use.
-        """
-        spare = recycle.residual if recycle is not None else None
-        with grant(count_of(threads, state.layout.size)):
-            return self._feedback.compress(update, state, self.compressor, rng, spare)
+    def compress(self, update: Vector, state: State, rng: np.random.Generator) -> tuple[Payload, State]:
+        """Return the payload of an update, and the next state. Neither `update` nor `state` is changed."""
+        return self._feedback.compress(update, state, self.compressor, rng)
 
     def acknowledge(
         self,

@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,8 +25,6 @@ from fedsparq.layout import Arrays, Buffers, Layout, Vector, part_of
 from fedsparq.payload import Payload
 from fedsparq.payload.support import RoundPlan
 
-Compressed = tuple[Payload, Arrays]
-"""What a compressor returns: the payload, and its own next state."""
 Weighting = Literal["examples", "uniform"]
 _PLAN = "compressor.plan"
 """How the names of a plan's arrays begin in a file."""
@@ -55,6 +53,8 @@ class CompressorTraits(PartTraits):
     """Whether ``begin(state, round) -> state`` is called before each round, for what all clients draw alike."""
     uses_plan: bool = False
     """Whether it cannot compress without the aggregator's round plan."""
+    copies_values: bool = False
+    """Whether a payload never shares memory with the update: then it is subtracted from the update's own memory."""
     wants_context: bool = False
     """Whether ``compress`` takes a fifth argument, the `RoundContext`."""
 
@@ -147,9 +147,23 @@ def traits_of(part: object, kind: type[Traits]) -> Traits:
 
 @dataclass(frozen=True, eq=False)
 class RoundContext:
-    """What a compressor may need beside the update, if its traits say so."""
+    """What else a compressor may need, if its traits say so."""
 
+    update: Vector
+    """The update alone, without the residual."""
+    layer_sums: NDArray[np.float64]
+    """For each layer the sum of the magnitudes that are to be compressed."""
     plan: RoundPlan | None = None
+
+
+class Compressed(NamedTuple):
+    """What a compressor returns. Of a user's compressor a plain pair of payload and state is taken as well."""
+
+    payload: Payload
+    state: Arrays
+    """The compressor's own next state."""
+    residual: Vector | None = None
+    """What is left for later rounds, only where it is not the update minus the payload."""
 
 
 @runtime_checkable
@@ -159,8 +173,25 @@ class Compressor(Protocol):
     def init(self, layout: Layout) -> Arrays:
         """The state before the first round."""
 
-    def compress(self, update: Vector, layout: Layout, state: Arrays, rng: np.random.Generator) -> Compressed:
-        """The payload and the next state. The update is read-only, with the residual already added."""
+    def compress(
+        self, update: Vector, layout: Layout, state: Arrays, rng: np.random.Generator
+    ) -> Compressed | tuple[Payload, Arrays]:
+        """Return the payload and the next state. The update is read-only, with the residual already added."""
+
+
+class ContextCompressor(Protocol):
+    """A compressor whose traits say that it wants the context."""
+
+    def init(self, layout: Layout) -> Arrays:
+        """Return the state before the first round."""
+
+    def compress(
+        self, update: Vector, layout: Layout, state: Arrays, rng: np.random.Generator, context: RoundContext
+    ) -> Compressed:
+        """Return the payload and the next state, as `Compressor.compress`."""
+
+
+AnyCompressor = Compressor | ContextCompressor
 
 
 @runtime_checkable
@@ -171,12 +202,9 @@ class Feedback(Protocol):
         """The state before the first round; what is owed to the server under the key ``residual``."""
 
     def compress(
-        self, update: Vector, state: State, compressor: Compressor, rng: np.random.Generator, recycle: Vector | None
+        self, update: Vector, state: State, compressor: AnyCompressor, rng: np.random.Generator
     ) -> tuple[Payload, State]:
-        """The payload and the next state: its own under `feedback`, the compressor's under `compressor`.
-
-        `recycle` is a vector that nobody needs any more, to be overwritten instead of new memory.
-        """
+        """Return the payload and the next state: its own under `feedback`, the compressor's under `compressor`."""
 
     def acknowledge(self, state: Arrays, payload: Payload, share: float) -> Arrays:
         """The state once the server has said which share of a reply it counted; the rest is owed again."""

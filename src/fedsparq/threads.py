@@ -7,8 +7,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
-from contextvars import ContextVar
 from functools import lru_cache
 from typing import TypeVar
 
@@ -21,7 +19,6 @@ WORTH = 1 << 20
 """Fewer coordinates than this are not worth a second thread."""
 _LIMIT = "FEDSPARQ_THREADS"
 _here = threading.local()
-_granted: ContextVar[int] = ContextVar("fedsparq threads", default=1)
 
 
 def usable() -> int:
@@ -44,20 +41,6 @@ def count_of(threads: int | None, coordinates: int = WORTH) -> int:
     if coordinates < WORTH or getattr(_here, "is_worker", False):
         return 1
     return usable() if threads is None else threads
-
-
-@contextmanager
-def grant(threads: int) -> Iterator[None]:
-    """Let what is called inside use so many threads: for code between whose callers do not know of threads."""
-    token = _granted.set(threads)
-    try:
-        yield
-    finally:
-        _granted.reset(token)
-
-
-def granted() -> int:
-    return _granted.get()
 
 
 def in_order(function: Callable[[A], B], items: Iterable[A], threads: int) -> Iterator[B]:

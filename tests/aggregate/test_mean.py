@@ -8,7 +8,7 @@ import pytest
 from made_round import CLIENTS, EXAMPLES, LAYOUT, buffers_of, dense, made_round, statistics
 
 from fedsparq.aggregate import Mean
-from fedsparq.aggregate.common import BufferMean
+from fedsparq.aggregate.buffers import BufferMean
 from fedsparq.errors import OptionError
 from fedsparq.layout import Buffers
 from fedsparq.payload import Payload

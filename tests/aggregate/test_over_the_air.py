@@ -7,7 +7,7 @@ import pytest
 
 import fedsparq
 from fedsparq import Layout, Update
-from fedsparq.aggregate import OverTheAir
+from fedsparq.methods.sobaa import OverTheAir
 
 LAYOUT = Layout.of({"w": (50, 40), "b": (50,)})
 

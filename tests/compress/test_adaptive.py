@@ -5,7 +5,7 @@ import pytest
 
 import fedsparq
 from fedsparq import Layout
-from fedsparq.compress.adaptive import Curves
+from fedsparq.compress.adaptive import Curves, measure
 from fedsparq.errors import OptionError
 from fedsparq.payload import Codebook, UniformLevels
 
@@ -20,7 +20,7 @@ def laplace(seed, scales=(1.0, 0.3, 3.0)):
 
 
 def curves(update):
-    return Curves.of(LAYOUT, update)
+    return Curves(measure(update, LAYOUT))
 
 
 def entropy(counts):

@@ -6,7 +6,7 @@ from scipy.fft import dctn, idctn
 
 import fedsparq
 from fedsparq import Layout, Method, Step
-from fedsparq.compress.drive import Drive
+from fedsparq.methods.drive import Drive
 from fedsparq.payload.cosine_blocks import Blocks
 
 LAYOUT = Layout.of({"w": (128, 98), "b": (10,)})

@@ -18,9 +18,12 @@ def test_list_at_least(size, threshold):
     c = np.random.default_rng(size).normal(size=size).astype(np.float32)
     c[::7] = -0.0
     c[3::11] = np.float32(0.7)
-    indices = np.empty(size + kernels.STRIDE, np.uint32)
-    count = kernels.list_at_least(c, np.float32(threshold), indices)
-    np.testing.assert_array_equal(indices[:count], np.flatnonzero(np.abs(c) >= np.float32(threshold)))
+    bounds, limits = np.array([0, size // 3, size // 3, size]), np.array([0.7, 1.0, threshold], np.float32)
+    expected = np.flatnonzero(np.abs(c) >= np.repeat(limits, np.diff(bounds)))
+    indices = np.empty(expected.size + kernels.STRIDE, np.uint32)
+    assert kernels.count_at_least(c, bounds, limits) == expected.size
+    assert kernels.list_at_least(c, bounds, limits, indices) == expected.size
+    np.testing.assert_array_equal(indices[: expected.size], expected)
 
 
 def add(update, residual, bounds=None):
@@ -69,10 +72,10 @@ def test_largest_threshold_is_an_order_statistic(seed, size, data):
     assert kernels.largest_threshold(c, count) == np.sort(np.abs(c))[::-1][count - 1]
 
 
-def take(c, listed, form=kernels.NEAREST):
-    left, values = c.copy(), np.empty(listed.size, np.float32 if form == kernels.FLOAT32 else np.uint16)
-    kernels.take_listed(left, listed.astype(np.uint32), form, np.uint64(0), values)
-    return values, left
+def halves(c, indices, stochastic=False):
+    found = np.empty(c.size if indices is None else indices.size, np.uint16)
+    kernels.take_halves(c, indices, stochastic, np.uint64(7), found)
+    return found
 
 
 def test_nearest_is_what_numpy_rounds_to():
@@ -88,41 +91,18 @@ def test_nearest_is_what_numpy_rounds_to():
         ]
     )
     c *= rng.choice([-1, 1], c.size).astype(np.float32)
-    halves, left = take(c, np.arange(c.size))
-    expected = c.astype(np.float16)
-    np.testing.assert_array_equal(halves, expected.view(np.uint16))
-    np.testing.assert_array_equal(left, c - expected.astype(np.float32))
-
-
-@pytest.mark.parametrize("size", SIZES)
-def test_taking_what_is_listed(size):
-    rng = np.random.default_rng(size)
-    c, mask = rng.normal(size=size).astype(np.float32), rng.random(size) < 0.4
-    halves, left = take(c, np.flatnonzero(mask))
-    np.testing.assert_array_equal(halves.view(np.float16), c[mask].astype(np.float16))
-    np.testing.assert_array_equal(left[~mask], c[~mask])
-    np.testing.assert_array_equal(left[mask], c[mask] - c[mask].astype(np.float16).astype(np.float32))
-    values, left = take(c, np.flatnonzero(mask), kernels.FLOAT32)
-    np.testing.assert_array_equal(values, c[mask])
-    np.testing.assert_array_equal(left, np.where(mask, 0, c))
+    np.testing.assert_array_equal(halves(c, None), c.astype(np.float16).view(np.uint16))
 
 
 @pytest.mark.parametrize("size", [*SIZES, 4095, 4096, 4097, 10_000])
-@pytest.mark.parametrize("form", [kernels.FLOAT32, kernels.NEAREST, kernels.STOCHASTIC])
-@pytest.mark.parametrize("limit", [0.0, 0.7, 2.0, np.inf])
-def test_a_limit_takes_what_its_list_would(size, form, limit):
-    c = np.random.default_rng(size).normal(size=5 + size + 300).astype(np.float32)
-    bounds, limits = np.array([5, 5 + size, 5 + size, 5 + size + 200]), np.array([limit, 0.1, 1.0], np.float32)
-    mask = np.abs(c) >= np.repeat(np.float32([np.inf, limit, 1, np.inf]), [5, size, 200, 100])
-    values, left = take(c, np.flatnonzero(mask), form)
-    indices, found = np.zeros(c.size + 3 + kernels.STRIDE, np.uint32), np.zeros(c.size + 3, values.dtype)
-    end = kernels.take_at_least(c, bounds, limits, form, np.uint64(0), 3, indices, found)
-    np.testing.assert_array_equal(indices[:end], [0, 0, 0, *np.flatnonzero(mask)])
-    np.testing.assert_array_equal(found[:end], [0, 0, 0, *values])
-    np.testing.assert_array_equal(c, left)
-
-
-def test_indices_reach_the_end_of_32_bits():
-    indices = np.empty(2 + kernels.STRIDE, np.uint32)
-    count = kernels._list_block(np.ones(2, np.float32).view(np.uint32), np.uint32(0), 2**32 - 3, indices)
-    assert indices[:count].tolist() == [2**32 - 3, 2**32 - 2]
+@pytest.mark.parametrize("stochastic", [False, True])
+def test_taking_what_is_listed(size, stochastic):
+    """A value does not depend on what else is listed."""
+    rng = np.random.default_rng(size)
+    c, listed = rng.normal(size=size).astype(np.float32), np.flatnonzero(rng.random(size) < 0.4).astype(np.uint32)
+    np.testing.assert_array_equal(halves(c, listed, stochastic), halves(c, None, stochastic)[listed])
+    if not stochastic:
+        np.testing.assert_array_equal(halves(c, listed).view(np.float16), c[listed].astype(np.float16))
+    values = np.empty(listed.size, np.float32)
+    kernels.take(c, listed, values)
+    np.testing.assert_array_equal(values, c[listed])

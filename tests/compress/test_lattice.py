@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from fedsparq import Layout, method
 from fedsparq.aggregate import Support
-from fedsparq.compress.lattice import CommonLattice
 from fedsparq.errors import OptionError, WireError
 from fedsparq.federate.client import Client, Trained
 from fedsparq.federate.messages import Broadcast
 from fedsparq.federate.model import Model
 from fedsparq.federate.store import MemoryStore
 from fedsparq.methods import resolver
+from fedsparq.methods.fedsparq import CommonLattice
 from fedsparq.payload.support import RoundPlan, SupportPlan, levels_on
 from fedsparq.protocols import RoundContext
 from fedsparq.wire import decode, encode
@@ -27,6 +27,10 @@ LAYOUT = Layout.of({"a": (7, 9), "b": (40,), "c": (1,)})
 def plan(step: float, clip: float = 0.0, count: int = 30) -> RoundPlan:
     support = SupportPlan.of_indices(LAYOUT.size, count, 5, np.array([3, 70], np.uint32))
     return RoundPlan(support, step, clip=clip or math.inf)
+
+
+def context(said: RoundPlan) -> RoundContext:
+    return RoundContext(np.zeros(0, np.float32), np.zeros(0), said)
 
 
 def indices_of(said: RoundPlan) -> np.ndarray:
@@ -42,7 +46,7 @@ updates = st.tuples(st.integers(0, 2**32), st.sampled_from([1e-4, 0.1, 30.0])).m
 @given(updates, st.sampled_from([0.01, 0.5]), st.sampled_from([0.0, 0.2, 4.0]), st.integers(1, 9))
 def test_against_a_straight_line_reference(update: np.ndarray, step: float, clip: float, top: int) -> None:
     said = plan(step, clip)
-    payload, after = CommonLattice(top).compress(update, LAYOUT, {}, np.random.default_rng(0), RoundContext(said))
+    payload, after = CommonLattice(top).compress(update, LAYOUT, {}, np.random.default_rng(0), context(said))
     assert after == {}
     support = indices_of(said)
     assert len(support) == 32
@@ -190,7 +194,7 @@ def test_what_is_not_on_the_lattice_is_refused() -> None:
     with pytest.raises(WireError):
         levels_on(support, np.float32(0.5), floats)
     ones, rng = np.ones(LAYOUT.size, np.float32), np.random.default_rng(0)
-    payload, _ = CommonLattice(3).compress(ones, LAYOUT, {}, rng, RoundContext(said))
+    payload, _ = CommonLattice(3).compress(ones, LAYOUT, {}, rng, context(said))
     with pytest.raises(WireError):
         levels_on(support, np.float32(0.25), payload)
     with pytest.raises(WireError):

@@ -5,7 +5,7 @@ import pytest
 
 import fedsparq
 from fedsparq import Layout
-from fedsparq.compress.select import WarmUp
+from fedsparq.compress.sparsify import WarmUp
 from fedsparq.errors import OptionError
 
 LAYOUT = Layout.of({"w": (40, 25), "b": (40,)})

@@ -8,7 +8,7 @@ from reference import Reference
 
 import fedsparq
 from fedsparq import Layout
-from fedsparq.compress.select import kept_count
+from fedsparq.compress.sparsify import kept_count
 from fedsparq.errors import OptionError
 from made_updates import fill, fills, layouts
 

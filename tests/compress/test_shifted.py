@@ -6,9 +6,9 @@ import pytest
 import fedsparq
 from fedsparq import Client, Layout, MemoryStore, Method, Model, OptionError, Server, Trained
 from fedsparq.aggregate import ShiftedMean
-from fedsparq.compress.shifted import Shifted
-from fedsparq.compress.unbiased_random import UnbiasedRandom
+from fedsparq.compress.feedback import Shifted
 from fedsparq.methods import resolver
+from fedsparq.methods.shifted import UnbiasedRandom
 
 LAYOUT = Layout.of({"w": (30, 20), "b": (30,)})
 D = LAYOUT.size

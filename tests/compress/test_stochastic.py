@@ -5,8 +5,8 @@ import pytest
 
 import fedsparq
 from fedsparq import Layout
-from fedsparq.compress.adaptive import Curves
-from fedsparq.compress.stochastic_kernels import drawn_bits
+from fedsparq.compress.adaptive import Curves, measure
+from fedsparq.compress.adaptive_kernels import drawn_bits
 
 LAYOUT = Layout.of({"a": (100, 80), "b": (60, 50), "c": (300,)})
 C = np.concatenate(
@@ -94,7 +94,7 @@ def test_what_waits_is_sent_in_the_end():
 @pytest.mark.parametrize("step", [0.01, 0.3, 3.0, 30.0])
 @pytest.mark.parametrize("deferred", [0.0, 0.2])
 def test_the_bits_to_expect_are_the_entropy_of_what_is_drawn(step, deferred):
-    curves, steps = Curves.of(LAYOUT, C), np.full(len(LAYOUT.parameters), step)
+    curves, steps = Curves(measure(C, LAYOUT)), np.full(len(LAYOUT.parameters), step)
     expected = drawn_bits(curves.curves, curves.bases, curves.sizes, steps, deferred)
     rng, bits = np.random.default_rng(0), []
     for _ in range(30):

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 import fedsparq
 from fedsparq import Layout
-from fedsparq.compress.fedfq import FineGrained
-from fedsparq.compress.widths import allot
+from fedsparq.methods.bit_allocation import FineGrained, allot
 
 WIDTHS = {"jointsq": (0, 2, 4, 8), "fedfq": (0, 2, 4, 6, 8)}
 JOINT_EDGES = [1.0, 4.0, math.sqrt((15 / 16 / 2) / ((4**-4 - 4**-8) / 4))]

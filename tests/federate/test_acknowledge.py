@@ -212,8 +212,8 @@ class Elsewhere(Full):
     def init(self, layout: Layout) -> Arrays:
         return {"debt": np.zeros(layout.size, np.float32)}
 
-    def compress(self, update, state, compressor, rng, recycle):  # type: ignore[no-untyped-def]
-        payload, after = super().compress(update, replace(state, feedback={}), compressor, rng, None)
+    def compress(self, update, state, compressor, rng):  # type: ignore[no-untyped-def]
+        payload, after = super().compress(update, replace(state, feedback={}), compressor, rng)
         return payload, replace(after, feedback={"debt": after.residual})
 
 

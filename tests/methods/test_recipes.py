@@ -1,6 +1,5 @@
 """Every method by name: from an update to bytes and back, bit for bit, whatever the update."""
 
-import doctest
 import inspect
 
 import numpy as np
@@ -10,11 +9,9 @@ from hypothesis import strategies as st
 
 import fedsparq
 from fedsparq import METHODS, Buffers, Layout
-from fedsparq.compress.demo import DecoupledMomentum
-from fedsparq.compress.feedback import Deferred, Full, MomentumCorrected, Off, Scaled
-from fedsparq.compress.shifted import ErrorControlled, Shifted
+from fedsparq.compress.feedback import Deferred, ErrorControlled, Full, MomentumCorrected, Off, Scaled, Shifted
 from fedsparq.errors import OptionError, UpdateError
-from fedsparq.methods import recipes
+from fedsparq.methods.demo import DecoupledMomentum
 from fedsparq.optimize import Adam, Momentum, Sign, Step, Yogi
 from fedsparq.payload import Dense, Seeded, Sparse
 from fedsparq.rules import Proximal
@@ -145,17 +142,9 @@ def test_the_parts_and_options_of_each_method(name):
     assert found == usual | parts
 
 
-@pytest.mark.parametrize("module", [recipes.corrected, recipes.paper, recipes.peers, recipes.related])
-def test_the_examples_run(module):
-    failed, attempted = doctest.testmod(module)
-    assert attempted > 0
-    assert failed == 0
-
-
 @pytest.mark.parametrize("name", NAMES)
-def test_every_recipe_has_an_example_and_tells_of_its_options(name):
+def test_every_recipe_tells_of_its_options(name):
     recipe = METHODS[name]
-    assert ">>> method(" in recipe.__doc__ or "= method(" in recipe.__doc__
     for option in inspect.signature(recipe).parameters:
         assert f"        {option}: " in recipe.__doc__
 

@@ -166,9 +166,9 @@ def test_function_of_the_working_folder(folder: Path) -> None:
 
 
 def test_function_of_an_installed_module() -> None:
-    made = method("fedsparq.methods.recipes.paper:fedsparq", multiplier=2)
+    made = method("fedsparq.methods.fedsparq:fedsparq", multiplier=2)
     assert made.compressor == method("fedsparq", multiplier=2).compressor
-    assert made.name == "fedsparq.methods.recipes.paper:fedsparq"
+    assert made.name == "fedsparq.methods.fedsparq:fedsparq"
 
 
 @pytest.mark.parametrize(

@@ -6,13 +6,11 @@ from fedsparq.aggregate.fltrust import FLTrust
 from fedsparq.aggregate.geometric_median import GeometricMedian
 from fedsparq.aggregate.mean import Mean
 from fedsparq.aggregate.multi_krum import MultiKrum
-from fedsparq.aggregate.over_the_air import OverTheAir
 from fedsparq.aggregate.private import PrivateMean
 from fedsparq.aggregate.robust import Robust
+from fedsparq.aggregate.rounds import whole_round
 from fedsparq.aggregate.shifted import ShiftedMean
-from fedsparq.aggregate.sketched import SketchedMean
 from fedsparq.aggregate.support import CommonMean, Support
-from fedsparq.aggregate.whole_round import whole_round
 
 __all__ = [
     "CenteredClipping",
@@ -22,11 +20,9 @@ __all__ = [
     "GeometricMedian",
     "Mean",
     "MultiKrum",
-    "OverTheAir",
     "PrivateMean",
     "Robust",
     "ShiftedMean",
-    "SketchedMean",
     "Support",
     "TrimmedMean",
     "clipped_mean",

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import numpy as np
 
-from fedsparq.aggregate.held import Held, Numbers, WaitingRound, aggregate
+from fedsparq.aggregate.rounds import CollectedRound, Held, Numbers, aggregate
 from fedsparq.layout import Arrays, Layout, Vector
 from fedsparq.options import Count, NonNegative, component
 from fedsparq.payload import Payload
@@ -35,9 +35,11 @@ class CenteredClipping:
         rounds: Arrays = {"rounds": np.zeros(1, np.int64)}
         return rounds | ({"center": np.zeros(layout.size, np.float32)} if self.center == "last" else {})
 
-    def open(self, layout: Layout, state: Arrays) -> WaitingRound:
+    def open(self, layout: Layout, state: Arrays) -> CollectedRound[Held]:
         center = state.get("center")
-        return WaitingRound(self._decide, layout, state, _product_with(center))
+        return CollectedRound(
+            self._decide, layout, state, lambda u: Held.of(u, 0.0 if center is None else u.payload.dot(center))
+        )
 
     def _decide(self, held: Sequence[Held], layout: Layout, state: Arrays) -> Aggregate:
         """Each update is read once: what lies within the expected radius is added up as it is, what lies beyond by its
@@ -87,10 +89,6 @@ def _dealt(count: int, size: int, number: int) -> Iterator[list[int]]:
     order = np.random.default_rng([number, 10]).permutation(count) if size > 1 else np.arange(count)
     for start in range(0, count, size):
         yield [int(at) for at in order[start : start + size]]
-
-
-def _product_with(center: Vector | None) -> Callable[[Payload], float]:
-    return lambda payload: payload.dot(center) if center is not None else 0.0
 
 
 def _products(payloads: Sequence[Payload], scratch: Vector) -> float:

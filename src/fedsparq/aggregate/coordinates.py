@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from fedsparq.aggregate.held import Held, WaitingRound, aggregate
+from fedsparq.aggregate.rounds import CollectedRound, Held, aggregate
 from fedsparq.layout import Arrays, Layout, Vector
 from fedsparq.options import component
 from fedsparq.payload import Payload
@@ -28,8 +28,8 @@ class CoordinateMedian:
     def init(self, layout: Layout) -> Arrays:
         return {}
 
-    def open(self, layout: Layout, state: Arrays) -> WaitingRound:
-        return WaitingRound(self._decide, layout, state)
+    def open(self, layout: Layout, state: Arrays) -> CollectedRound[Held]:
+        return CollectedRound(self._decide, layout, state, Held.of)
 
     def _decide(self, held: Sequence[Held], layout: Layout, state: Arrays) -> Aggregate:
         mean = np.empty(layout.size, np.float32)

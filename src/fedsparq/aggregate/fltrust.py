@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from fedsparq.aggregate.held import shares_of
-from fedsparq.aggregate.robust_buffers import robust_buffers
+from fedsparq.aggregate.buffers import robust_buffers
+from fedsparq.aggregate.rounds import shares_of
 from fedsparq.errors import OptionError
 from fedsparq.layout import Arrays, Buffers, Layout, Vector
 from fedsparq.options import Count, component

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedsparq.aggregate.held import Held, Numbers, WaitingRound, aggregate, dots, weighted_sum
+from fedsparq.aggregate.rounds import CollectedRound, Held, Numbers, aggregate, dots, weighted_sum
 from fedsparq.layout import Arrays, Layout
 from fedsparq.options import Count, Positive, component
 from fedsparq.protocols import Aggregate
@@ -30,8 +30,8 @@ class GeometricMedian:
     def init(self, layout: Layout) -> Arrays:
         return {}
 
-    def open(self, layout: Layout, state: Arrays) -> WaitingRound:
-        return WaitingRound(self._decide, layout, state)
+    def open(self, layout: Layout, state: Arrays) -> CollectedRound[Held]:
+        return CollectedRound(self._decide, layout, state, Held.of)
 
     def _decide(self, held: Sequence[Held], layout: Layout, state: Arrays) -> Aggregate:
         norms: Numbers = np.array([each.norm for each in held])

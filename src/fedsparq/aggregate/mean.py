@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedsparq.aggregate.common import BufferMean
+from fedsparq.aggregate.rounds import CountedRound
 from fedsparq.layout import Arrays, Layout
 from fedsparq.options import component
 from fedsparq.protocols import Aggregate, AggregatorTraits, Update, Weighting
@@ -30,17 +30,15 @@ class Mean:
         return _RunningMean(layout, state)
 
 
-class _RunningMean:
+class _RunningMean(CountedRound):
     def __init__(self, layout: Layout, state: Arrays) -> None:
-        self._total, self._weight, self._state = np.zeros(layout.size, np.float32), 0.0, state
-        self._buffers = BufferMean()
-        self._shares: dict[int, float] = {}
+        super().__init__(layout, state)
+        self._total, self._weight = np.zeros(layout.size, np.float32), 0.0
 
     def add(self, update: Update) -> None:
         update.payload.add_to(self._total, update.weight)
         self._weight += update.weight
-        self._buffers.add(update.payload.buffers, update.weight)
-        self._shares[update.client] = 1.0
+        self.count(update, weight=update.weight)
 
     def close(self) -> Aggregate:
-        return Aggregate(self._total / np.float32(self._weight), self._shares, self._buffers.mean(), self._state)
+        return Aggregate(self._total / np.float32(self._weight), self.shares, self.buffers.mean(), self.state)

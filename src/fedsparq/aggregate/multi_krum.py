@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import Field
 
 from fedsparq.aggregate import kernels
-from fedsparq.aggregate.held import Held, Numbers, WaitingRound, aggregate, weighted_sum
+from fedsparq.aggregate.rounds import CollectedRound, Held, Numbers, aggregate, weighted_sum
 from fedsparq.layout import Arrays, Layout
 from fedsparq.options import component
 from fedsparq.protocols import Aggregate
@@ -36,8 +36,8 @@ class MultiKrum:
     def init(self, layout: Layout) -> Arrays:
         return {}
 
-    def open(self, layout: Layout, state: Arrays) -> WaitingRound:
-        return WaitingRound(self._decide, layout, state)
+    def open(self, layout: Layout, state: Arrays) -> CollectedRound[Held]:
+        return CollectedRound(self._decide, layout, state, Held.of)
 
     def _decide(self, held: Sequence[Held], layout: Layout, state: Arrays) -> Aggregate:
         count, norms = len(held), np.array([each.norm for each in held])

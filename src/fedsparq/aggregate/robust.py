@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsparq.aggregate import kernels
-from fedsparq.aggregate.held import Held, Numbers, WaitingRound, aggregate, weighted_sum
+from fedsparq.aggregate.rounds import CollectedRound, Held, Numbers, aggregate, weighted_sum
 from fedsparq.layout import Arrays, Layout, Vector
 from fedsparq.options import NonNegative, Positive, component
 from fedsparq.payload import Payload
@@ -60,8 +60,9 @@ class Robust:
     def init(self, layout: Layout) -> Arrays:
         return {"rounds": np.zeros(1, np.int64)}
 
-    def open(self, layout: Layout, state: Arrays) -> WaitingRound:
-        return WaitingRound(self._decide, layout, state, lambda payload: sketch(payload, int(state["rounds"][0])))
+    def open(self, layout: Layout, state: Arrays) -> CollectedRound[Held]:
+        seed = int(state["rounds"][0])
+        return CollectedRound(self._decide, layout, state, lambda u: Held.of(u, sketch(u.payload, seed)))
 
     def _decide(self, held: Sequence[Held], layout: Layout, state: Arrays) -> Aggregate:
         norms = np.array([each.norm for each in held])

@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from fedsparq.aggregate.common import BufferMean
+from fedsparq.aggregate.rounds import CountedRound
 from fedsparq.layout import Arrays, Layout
 from fedsparq.options import NonNegative, component
 from fedsparq.protocols import Aggregate, AggregatorTraits, Update
@@ -35,21 +35,19 @@ class ShiftedMean:
         return _Round(self, layout, state)
 
 
-class _Round:
+class _Round(CountedRound):
     def __init__(self, own: ShiftedMean, layout: Layout, state: Arrays) -> None:
-        self._own, self._state, self._sum = own, state, np.zeros(layout.size, np.float32)
-        self._buffers = BufferMean()
-        self._shares: dict[int, float] = {}
+        super().__init__(layout, state)
+        self._own, self._sum = own, np.zeros(layout.size, np.float32)
 
     def add(self, update: Update) -> None:
         update.payload.add_to(self._sum, 1.0)
-        self._buffers.add(update.payload.buffers, 1.0)
-        self._shares[update.client] = 1.0
+        self.count(update)
 
     def close(self) -> Aggregate:
-        total = self._state["total"]
-        heard = np.union1d(self._state["clients"], np.array(list(self._shares), np.uint64))
-        count = heard.size if self._own.over == "clients" else len(self._shares)
-        mean = total / np.float32(heard.size) + self._sum / np.float32(count)
-        state = {"total": total + np.float32(self._own.gain) * self._sum, "clients": heard}
-        return Aggregate(mean, self._shares, self._buffers.mean(), state)
+        total = self.state["total"]
+        clients = np.union1d(self.state["clients"], np.array(list(self.shares), np.uint64))
+        count = clients.size if self._own.over == "clients" else len(self.shares)
+        mean = total / np.float32(clients.size) + self._sum / np.float32(count)
+        state = {"total": total + np.float32(self._own.gain) * self._sum, "clients": clients}
+        return Aggregate(mean, self.shares, self.buffers.mean(), state)

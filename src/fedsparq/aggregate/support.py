@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsparq.aggregate.common import BufferMean
+from fedsparq.aggregate.rounds import CountedRound
 from fedsparq.errors import OptionError, WireError
 from fedsparq.layout import Arrays, Layout, Vector
 from fedsparq.options import Decay, Fraction, Positive, component
@@ -122,28 +122,23 @@ class LevelSum:
         return np.multiply(self.levels, float(self.step), dtype=np.float64)
 
 
-class _CommonMean:
+class _CommonMean(CountedRound):
     def __init__(self, support: Support, layout: Layout, state: Arrays) -> None:
-        self._support, self._layout, self._state = support, layout, state
-        self._sum = LevelSum(support.plan(layout, state), layout.size)
-        self._buffers = BufferMean()
-        self._shares: dict[int, float] = {}
+        super().__init__(layout, state)
+        self._support, self._sum = support, LevelSum(support.plan(layout, state), layout.size)
 
     def add(self, update: Update) -> None:
-        counts = self._sum.add(update)
-        if counts:
-            self._buffers.add(update.payload.buffers, 1.0)
-        self._shares[update.client] = float(counts)
+        self.count(update, float(self._sum.add(update)))
 
     def add_sum(self, levels: NDArray[np.int64], clients: Sequence[int]) -> None:
         self._sum.levels += levels
-        self._shares |= dict.fromkeys(clients, 1.0)
+        self.shares |= dict.fromkeys(clients, 1.0)
 
     def close(self) -> Aggregate:
-        counted = sum(self._shares.values())
+        counted = sum(self.shares.values())
         if not counted:
-            return Aggregate(None, self._shares, state=self._state)
-        mean = np.zeros(self._layout.size, np.float32)
+            return Aggregate(None, self.shares, state=self.state)
+        mean = np.zeros(self.layout.size, np.float32)
         mean[self._sum.indices] = self._sum.values / counted
-        state = self._support.learn(self._state, self._sum.indices, mean[self._sum.indices])
-        return Aggregate(mean, self._shares, self._buffers.mean(), state)
+        state = self._support.learn(self.state, self._sum.indices, mean[self._sum.indices])
+        return Aggregate(mean, self.shares, self.buffers.mean(), state)

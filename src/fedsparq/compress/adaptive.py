@@ -1,8 +1,8 @@
-"""The adaptive method: how many coordinates of each layer, in how many levels, so that the bytes buy the most.
+"""The adaptive methods: how many coordinates of each layer, in how many levels, so that the bytes buy the most.
 
-All layers are weighed against each other by one Lagrange multiplier: the squared error that a bit must take away to be
-sent.
-docs/ADAPTIVE.md derives the rule.
+All layers are weighed against each other by one number: a Lagrange multiplier, the squared error that a bit must take
+away to be sent, or the step that it stands for. docs/ADAPTIVE.md derives the rules, and tells why clients use unbiased
+messages rather than full error feedback.
 """
 
 from __future__ import annotations
@@ -10,80 +10,114 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise, starmap
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedsparq.compress import adaptive_kernels as kernels
-from fedsparq.compress.budget import Attempt, ByteBudget
-from fedsparq.compress.select import at_least
-from fedsparq.compress.workspace import Fused, Layered, Workspace, assemble
+from fedsparq.compress.budget import ByteBudget, Candidate
+from fedsparq.compress.sparsify import assemble, at_least
 from fedsparq.layout import Arrays, Layout, Vector
-from fedsparq.options import component
-from fedsparq.payload import Codebook, Float16Values, UniformLevels, Values
+from fedsparq.options import Decay, component
+from fedsparq.payload import Codebook, Float16Values, Indices, Payload, Sparse, UniformLevels, Values
 from fedsparq.payload.levels import MAX_LEVEL
 from fedsparq.payload.values import LARGEST_FLOAT32
-from fedsparq.protocols import Compressed, Compressor
+from fedsparq.protocols import Compressed, Compressor, CompressorTraits
 
 _SAMPLE = 1 << 15
-"""Of a layer of more coordinates than this, about so many are looked at to find its curve."""
+"""Of a layer of more coordinates than this, about this many are looked at to find its curve."""
 _FINEST = 2.0**-30
 _LARGEST_HALF = np.float32(65504)
 _PRECISION = 0.004
-"""Of the logarithm of the Lagrange multiplier."""
+"""Of the logarithm of the Lagrange multiplier, or of the step."""
+_MOST_STEPS = 32_000
+"""No magnitude is more steps than this, so that every level is an int16."""
+_TINY = np.finfo(np.float32).tiny
+_REFINEMENT = 0.5
+"""To this power of its mean magnitude, a layer's steps become finer."""
+_LARGEST_RATIO = 1024.0
+"""Differences in mean magnitude beyond this factor change no step."""
 
 
 @component
-class EqualSlope(Fused):
+class EqualSlope:
     """Send what gains most for its bits, with one Lagrange multiplier for the whole model, as the budget allows."""
 
     budget: ByteBudget
+    traits: ClassVar[CompressorTraits] = CompressorTraits(copies_values=True)
 
     def init(self, layout: Layout) -> Arrays:
         return self.budget.init(layout)
 
-    def compress_in_place(self, workspace: Workspace, state: Arrays, rng: np.random.Generator) -> Compressed:
-        layout, c = workspace.layout, workspace.vector
-        curves = Curves.of(layout, c)
+    def compress(self, update: Vector, layout: Layout, state: Arrays, rng: np.random.Generator) -> Compressed:
+        curves = Curves(measure(update, layout))
 
-        def send(bits: float, lagrange: float) -> Attempt:
+        def make(bits: float, lagrange: float) -> Candidate:
             plan = curves.plan(bits, lagrange)
-            layers = (_layer(c[t.span], t.offset, plan, index) for index, t in enumerate(layout.parameters))
-            return Attempt(assemble(layout, layers), plan.bits, plan.lagrange, plan.everything)
+            return Candidate(plan.payload(update, layout), plan.bits, plan.lagrange, plan.everything)
 
-        sent, after = self.budget.fill(layout, state, send)
-        sent.payload.add_to(c, -1.0)
-        return sent.payload, after
+        best, after = self.budget.fill(layout, state, make)
+        return Compressed(best.payload, after)
 
     def init_whole(self, size: int) -> Arrays:
         return self.budget.init_whole(size)
 
-    def survey(self, workspace: Workspace) -> Arrays:
-        return survey(workspace.layout, workspace.vector)
+    def measure(self, c: Vector, layout: Layout) -> Arrays:
+        return measure(c, layout)
 
-    def settle(self, surveys: Sequence[Arrays], state: Arrays) -> tuple[list[Compressor], Arrays]:
-        plan = Curves.joined(surveys).plan(*self.budget.aim(state))
-        parts = [replace(plan, edges=plan.edges[own], fine=plan.fine[own]) for own in shares(surveys)]
-        return [PlannedLevels(part) for part in parts], self.budget.after(state, plan.lagrange)
+    def allocate(self, measures: Sequence[Arrays], state: Arrays) -> tuple[list[Compressor], Arrays]:
+        plan = Curves.joined(measures).plan(*self.budget.aim(state))
+        parts = (replace(plan, edges=plan.edges[own], fine=plan.fine[own]) for own in layer_slices(measures))
+        return list(parts), self.budget.after(state, plan.lagrange)
 
 
-class PlannedLevels(Fused):
-    """What a plan sends of some layers."""
+@component
+class StochasticLevels:
+    """Round every coordinate at random to one of the two steps next to it, unbiased, as far as there are bytes.
 
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
+    Each layer has its step, the finer the larger its values. What is below `deferred` steps is not drawn at all but
+    kept for later rounds; what was drawn is not kept, whether it became a step or zero: on average it was sent.
+    """
 
-    def compress_in_place(self, workspace: Workspace, state: Arrays, rng: np.random.Generator) -> Compressed:
-        layout, c = workspace.layout, workspace.vector
-        layers = (_layer(c[t.span], t.offset, self._plan, index) for index, t in enumerate(layout.parameters))
-        payload = assemble(layout, layers)
-        payload.add_to(c, -1.0)
-        return payload, state
+    budget: ByteBudget
+    deferred: Decay
+    traits: ClassVar[CompressorTraits] = CompressorTraits(is_contractive=False, copies_values=True)
+
+    def init(self, layout: Layout) -> Arrays:
+        return self.budget.init(layout)
+
+    def compress(self, update: Vector, layout: Layout, state: Arrays, rng: np.random.Generator) -> Compressed:
+        steps, seed = LayerSteps(Curves(measure(update, layout)), self.deferred), np.uint64(rng.integers(2**63))
+
+        def make(bits: float, guess: float) -> Candidate:
+            step, everything = steps.spending(bits, guess)
+            return Candidate(steps.at(step).payload(update, layout, seed), steps.bits(step), step, everything)
+
+        best, after = self.budget.fill(layout, state, make)
+        rest = steps.at(best.lagrange).rest(update, layout) if best.lagrange > 0 else update.copy()
+        return Compressed(best.payload, after, rest)
+
+    def init_whole(self, size: int) -> Arrays:
+        return self.budget.init_whole(size)
+
+    def measure(self, c: Vector, layout: Layout) -> Arrays:
+        return measure(c, layout)
+
+    def allocate(self, measures: Sequence[Arrays], state: Arrays) -> tuple[list[Compressor], Arrays]:
+        steps = LayerSteps(Curves.joined(measures), self.deferred)
+        step, _ = steps.spending(*self.budget.aim(state))
+        chosen = steps.at(step)
+        parts = (replace(chosen, steps=chosen.steps[own]) for own in layer_slices(measures))
+        return list(parts), self.budget.after(state, step)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """For each layer the magnitudes its levels start at: none if it is not sent, the first if they are `step` apart."""
+    """For each layer the magnitudes its levels start at: none if it is not sent, the first if they are `step` apart.
+
+    A compressor of these layers.
+    """
 
     edges: list[Vector]
     fine: list[bool]
@@ -93,43 +127,94 @@ class Plan:
     lagrange: float
     everything: bool
     """Whether no multiplier could be low enough to spend what there is."""
+    traits: ClassVar[CompressorTraits] = EqualSlope.traits
+
+    def init(self, layout: Layout) -> Arrays:
+        return {}
+
+    def compress(self, update: Vector, layout: Layout, state: Arrays, rng: np.random.Generator) -> Compressed:
+        return Compressed(self.payload(update, layout), state)
+
+    def payload(self, c: Vector, layout: Layout) -> Payload:
+        """Return the payload of c by this plan."""
+        layers = (self._layer(c[t.span], t.offset, index) for index, t in enumerate(layout.parameters))
+        return assemble(layout, layers)
+
+    def _layer(self, c: Vector, offset: int, index: int) -> tuple[Indices, Values]:
+        edges = self.edges[index]
+        if edges.size == 0:
+            return np.empty(0, np.uint32), Codebook(np.empty(0, np.float32), np.empty(0, np.int16))
+        indices = at_least(c, np.array([0, c.size]), edges[:1])
+        kept = c[indices]
+        return indices + np.uint32(offset), _in_steps(kept, self.step) if self.fine[index] else _in_levels(kept, edges)
 
 
-def survey(layout: Layout, c: Vector) -> Arrays:
-    """All that must be known of some layers to weigh them against others."""
+@dataclass(frozen=True)
+class Steps:
+    """The step of each layer. A compressor of these layers."""
+
+    steps: Vector
+    deferred: float
+    traits: ClassVar[CompressorTraits] = StochasticLevels.traits
+
+    def init(self, layout: Layout) -> Arrays:
+        return {}
+
+    def compress(self, update: Vector, layout: Layout, state: Arrays, rng: np.random.Generator) -> Compressed:
+        payload = self.payload(update, layout, np.uint64(rng.integers(2**63)))
+        return Compressed(payload, state, self.rest(update, layout))
+
+    def payload(self, c: Vector, layout: Layout, seed: np.uint64) -> Payload:
+        """Return c rounded at random to the steps."""
+        indices = self._drawn(c, layout)
+        levels = np.empty(indices.size, np.int16)
+        count = kernels.draw(c, layout.bounds, self.steps, seed, indices, levels)
+        indices, levels = indices[:count].copy(), levels[:count].copy()
+        parts = zip(self.steps, layout.split(indices), strict=True)
+        return Payload(layout, Sparse(indices), tuple(UniformLevels(step, levels[part]) for step, part in parts))
+
+    def rest(self, c: Vector, layout: Layout) -> Vector:
+        """Return what of c is not drawn."""
+        rest = c.copy()
+        rest[self._drawn(c, layout)] = 0
+        return rest
+
+    def _drawn(self, c: Vector, layout: Layout) -> Indices:
+        """Return where c is drawn: never where it is 0, which would draw every coordinate for nothing."""
+        return at_least(c, layout.bounds, (np.float32(self.deferred) * self.steps).clip(_TINY))
+
+
+def measure(c: Vector, layout: Layout) -> Arrays:
+    """Return all that must be known of some layers to weigh them against others."""
     sizes = np.diff(layout.bounds)
     curves, bases, peaks = np.empty((2, sizes.size, kernels.BINS)), np.empty(sizes.size, np.int64), np.empty(sizes.size)
     kernels.fill_curves(c, layout.bounds, _SAMPLE, curves, bases, peaks)
     return {"sizes": sizes, "curves": curves, "bases": bases, "peaks": peaks}
 
 
-def shares(surveys: Sequence[Arrays]) -> list[slice]:
-    """Which of all layers are those of each survey."""
-    ends = np.cumsum([0, *(own["sizes"].size for own in surveys)]).tolist()
+def layer_slices(measures: Sequence[Arrays]) -> list[slice]:
+    """Return which of all layers are those of each piece."""
+    ends = np.cumsum([0, *(own["sizes"].size for own in measures)]).tolist()
     return list(starmap(slice, pairwise(ends)))
 
 
 class Curves:
     """What each layer's bits would buy."""
 
-    def __init__(self, survey: Arrays) -> None:
-        self.sizes, self.curves, self.bases = survey["sizes"], survey["curves"], survey["bases"]
-        self.peaks = survey["peaks"]
+    def __init__(self, measured: Arrays) -> None:
+        self.sizes, self.curves, self.bases = measured["sizes"], measured["curves"], measured["bases"]
+        self.peaks = measured["peaks"]
         """The largest magnitude of each layer."""
         self.largest = float(self.peaks.max(initial=0)) or 1.0
 
     @classmethod
-    def of(cls, layout: Layout, c: Vector) -> Curves:
-        return cls(survey(layout, c))
-
-    @classmethod
-    def joined(cls, surveys: Sequence[Arrays]) -> Curves:
-        """Those of a model from the surveys of its pieces."""
+    def joined(cls, measures: Sequence[Arrays]) -> Curves:
+        """Return those of a model from the measures of its pieces."""
         axes = {"sizes": 0, "curves": 1, "bases": 0, "peaks": 0}
-        return cls({name: np.concatenate([own[name] for own in surveys], axis) for name, axis in axes.items()})
+        return cls({name: np.concatenate([own[name] for own in measures], axis) for name, axis in axes.items()})
 
     def plan(self, bits: float, lagrange: float) -> Plan:
-        """The plan that spends about so many bits; `lagrange` is a first guess at its multiplier, 0 for none."""
+        """Return the plan that spends about `bits`; `lagrange` is a first guess at its multiplier, 0 for none."""
         levels = np.zeros(self.sizes.size, np.int64)
         bins = np.zeros((self.sizes.size, kernels.MOST_LEVELS), np.int64)
 
@@ -138,7 +223,7 @@ class Curves:
 
         finest, coarsest = 2 * np.log(self.largest * _FINEST), 2 * np.log(self.largest)
         guess = np.log(lagrange) if lagrange else coarsest - 5
-        log_lagrange, everything = falling_root(spent, bits, guess, finest, coarsest)
+        log_lagrange, everything = bisect_decreasing(spent, bits, guess, finest, coarsest)
         spent(log_lagrange)
         lagrange = float(np.exp(log_lagrange))
         total = kernels.thin(self.curves, self.bases, self.sizes, lagrange, bits, levels, bins)
@@ -149,14 +234,34 @@ class Curves:
         return Plan(edges, (levels == kernels.FINE).tolist(), step, total, lagrange, everything)
 
 
-def _layer(c: Vector, base: int, plan: Plan, index: int) -> Layered:
-    """What a plan sends of a layer. Nothing is taken away yet."""
-    edges = plan.edges[index]
-    if edges.size == 0:
-        return np.empty(0, np.uint32), Codebook(np.empty(0, np.float32), np.empty(0, np.int16))
-    indices = at_least(c, edges[0])
-    kept = c[indices]
-    return indices + np.uint32(base), _in_steps(kept, plan.step) if plan.fine[index] else _in_levels(kept, edges)
+class LayerSteps:
+    """The step of each layer, as a function of the model's: the larger a layer's values, the finer."""
+
+    def __init__(self, curves: Curves, deferred: float) -> None:
+        self._curves, self._deferred = curves, deferred
+        sums, sizes = curves.curves[1, :, 0], curves.sizes
+        mean = float(sums.sum() / max(sizes.sum(), 1))
+        relative = sums / np.maximum(sizes, 1) / (mean or 1.0)
+        self._ratios = np.clip(relative, 1 / _LARGEST_RATIO, _LARGEST_RATIO) ** -_REFINEMENT
+        self._finest = np.maximum(curves.peaks / _MOST_STEPS, _TINY)
+
+    def at(self, step: float) -> Steps:
+        """Return the layers' steps as they are sent, rounded up to the upper half of a float32."""
+        raw = np.clip(step * self._ratios, self._finest, 2.0**127).astype(np.float32).view(np.uint32)
+        return Steps(((raw + np.uint32(0xFFFF)) & np.uint32(0xFFFF0000)).view(np.float32), self._deferred)
+
+    def bits(self, step: float) -> float:
+        """Return the bits to expect."""
+        steps = np.maximum(step * self._ratios, self._finest)
+        return kernels.drawn_bits(self._curves.curves, self._curves.bases, self._curves.sizes, steps, self._deferred)
+
+    def spending(self, bits: float, guess: float) -> tuple[float, bool]:
+        """Return the step that spends about `bits`, and whether even the finest spends less."""
+        finest = (self._finest / self._ratios).min(initial=1.0)
+        coarsest = np.log(self._curves.largest) + 25
+        start = np.log(guess or self._curves.largest)
+        log_step, everything = bisect_decreasing(lambda x: self.bits(np.exp(x)), bits, start, np.log(finest), coarsest)
+        return float(np.exp(log_step)), everything
 
 
 def _in_steps(kept: Vector, step: np.float32) -> Values:
@@ -170,9 +275,11 @@ def _in_steps(kept: Vector, step: np.float32) -> Values:
 
 def _in_levels(kept: Vector, edges: Vector) -> Values:
     """As levels that start at these magnitudes, each rebuilt at its mean."""
-    levels, counts, sums = np.empty(kept.size, np.int16), np.zeros(edges.size, np.int64), np.zeros(edges.size)
-    kernels.count_levels(kept, edges, levels, counts, sums)
-    return Codebook(_shortened(sums / np.maximum(counts, 1)), levels)
+    magnitudes = np.abs(kept)
+    levels = np.maximum(np.searchsorted(edges, magnitudes, "right"), 1)
+    counts = np.bincount(levels, minlength=edges.size + 1)[1:]
+    sums = np.bincount(levels, magnitudes.astype(np.float64), edges.size + 1)[1:]
+    return Codebook(_shortened(sums / np.maximum(counts, 1)), np.where(kept < 0, -levels, levels).astype(np.int16))
 
 
 def _shortened(table: NDArray[np.float64]) -> Vector:
@@ -181,10 +288,10 @@ def _shortened(table: NDArray[np.float64]) -> Vector:
     return ((bits + np.uint32(0x8000)) & np.uint32(0xFFFF0000)).view(np.float32)
 
 
-def falling_root(
+def bisect_decreasing(
     falling: Callable[[float], float], wanted: float, guess: float, least: float, most: float
 ) -> tuple[float, bool]:
-    """Just before a falling function comes down to what is wanted; and whether it never was above that."""
+    """Return where a decreasing function is just above `wanted`, and whether it is nowhere."""
     high = low = min(max(guess, least), most)
     stride = 0.25
     if falling(low) > wanted:

@@ -1,4 +1,4 @@
-"""The loops of the adaptive method, compiled. docs/ADAPTIVE.md derives what they compute.
+"""The loops of the adaptive methods, compiled. docs/ADAPTIVE.md derives what they compute.
 
 A curve is what is known of a layer's magnitudes: for each bin of the float32 numbers (128 to a power of two), how many
 magnitudes lie in it or above, and their sum.
@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedsparq.compiled import jit
+from fedsparq.payload.kernels import uniform
 
 BINS = 1 << 11
 """Bins that a curve keeps: the 16 powers of two below the largest magnitude. Bin 0 is never sent."""
@@ -19,9 +20,10 @@ _BLOCK = 64
 MOST_LEVELS = 63
 FINE = MOST_LEVELS + 1
 """Instead of a number of levels: more than a table holds."""
-_HEADER_BITS = 8.0
+_HEADER_BITS, _DRAWN_HEADER_BITS = 8.0, 32.0
 _LEVEL_BITS = 16.0
 _COARSE = 16
+_EXACT_LEVELS = 32
 STEP = np.sqrt(6 / np.log(2))
 """Levels lie this many square roots of the Lagrange multiplier apart."""
 
@@ -202,13 +204,56 @@ def thin(curves: Any, bases: Any, sizes: Any, lagrange: float, most: float, plan
 
 
 @jit
-def count_levels(c: Any, edges: Any, levels: Any, counts: Any, sums: Any) -> None:
-    """Values as signed levels, and of each level how many there are and the sum of their magnitudes."""
-    for i in range(c.size):
-        magnitude = abs(c[i])
-        level = 1
-        while level < edges.size and magnitude >= edges[level]:
+def _above(curve: Any, base: int, magnitude: float) -> Any:
+    """Of a layer's curve: how many magnitudes reach this one, and their sum."""
+    bin = max(bin_of(magnitude) - base, 0)
+    return (curve[0, bin], curve[1, bin]) if bin < BINS else (0.0, 0.0)
+
+
+@jit
+def drawn_bits(curves: Any, bases: Any, sizes: Any, steps: Any, deferred: float) -> float:
+    """The bits that are to be expected where what is not below `deferred` steps is rounded at random to steps beside.
+
+    The chance that a magnitude becomes level j or more is that of a ramp from (j - 1) to j steps.
+    """
+    bits = 0.0
+    for layer in range(sizes.size):
+        curve, step, least = curves[:, layer], steps[layer], deferred * steps[layer]
+        count, mass = _above(curve, bases[layer], least)
+        reach = float(sizes[layer])
+        here = _DRAWN_HEADER_BITS + x_log_x(reach)
+        level = 0
+        while level < _EXACT_LEVELS and count > 0:
             level += 1
-        counts[level - 1] += 1
-        sums[level - 1] += np.float64(magnitude)
-        levels[i] = -level if c[i] < 0 else level
+            count_next, mass_next = _above(curve, bases[layer], max(level * step, least))
+            ramp = (mass - mass_next) / step - (level - 1) * (count - count_next)
+            here -= x_log_x(reach - ramp - count_next)
+            reach = ramp + count_next
+            if level == 1:
+                here += reach
+            count, mass = count_next, mass_next
+        here -= x_log_x(reach)
+        if count > 0:
+            start = min(max(bin_of(_EXACT_LEVELS * step) - bases[layer], 0), BINS - 1)
+            here += x_log_x(reach) + fine_levels(curve[0], curve[1], bases[layer], start, step, 0.0)[1]
+        bits += here
+    return bits
+
+
+@jit
+def draw(c: Any, bounds: Any, steps: Any, seed: Any, indices: Any, levels: Any) -> int:
+    """Round c at these indices at random to the steps next to it, with mean c, and keep the indices of what is not 0.
+
+    Returns how many these are.
+    """
+    n = layer = 0
+    for k in range(indices.size):
+        index = indices[k]
+        while index >= bounds[layer + 1]:
+            layer += 1
+        level = int(np.float64(abs(c[index])) / np.float64(steps[layer]) + uniform(seed, index))
+        if level > 0:
+            indices[n] = index
+            levels[n] = -level if c[index] < 0 else level
+            n += 1
+    return n

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import numpy as np
@@ -26,19 +26,19 @@ _SMALL, _LARGE = 0.75, 1.03
 
 
 @dataclass(frozen=True)
-class Attempt:
+class Candidate:
     """What could be sent, and how many bits a model of the wire gives it."""
 
     payload: Payload
     bits: float
     lagrange: float
     """What was chosen so that the bits come out right: a Lagrange multiplier, or the step it stands for."""
-    everything: bool
+    sends_all: bool
     """Whether there is no more to send."""
 
 
-Sender = Callable[[float, float], Attempt]
-"""An attempt to spend so many bits; the second number is a guess at its `lagrange`, 0 if there is none."""
+MakeCandidate = Callable[[float, float], Candidate]
+"""Build a payload of about `bits` bits; the second number is a guess at its `lagrange`, 0 if there is none."""
 
 
 @component
@@ -46,14 +46,14 @@ class ByteBudget:
     """The bytes of a message.
 
     `budget` is the most it may take, buffers and counters included; 0 stands for `bits` a parameter, buffers and
-    counters apart. What the wire made of the model's bits is remembered, and smoothed by `beta`. `size` tells how many
-    bytes the wire makes of a payload, and up to how many coordinates `context_limit` it codes by context.
+    counters apart. What the wire made of the model's bits is remembered, and smoothed by `beta`. `encode` is the
+    wire's, which codes by context up to `context_limit` coordinates.
     """
 
     bits: Bits
     budget: Annotated[int, Field(ge=0)]
     beta: Decay
-    size: Callable[[Payload], int]
+    encode: Callable[[Payload], bytes]
     context_limit: int
 
     def init(self, layout: Layout) -> Arrays:
@@ -88,7 +88,7 @@ class ByteBudget:
 
     def bytes(self, layout: Layout) -> int:
         """The bytes for a message without buffers and counters."""
-        smallest = self.size(_nothing(layout))
+        smallest = len(self.encode(_nothing(layout)))
         if not self.budget:
             return max(int(self.bits * layout.size / 8), smallest)
         buffers = 4 * layout.buffer_size + 8 * layout.counter_size + 2
@@ -98,29 +98,33 @@ class ByteBudget:
             )
         return self.budget - buffers
 
-    def fill(self, layout: Layout, state: Arrays, send: Sender) -> tuple[Attempt, Arrays]:
+    def fill(self, layout: Layout, state: Arrays, make: MakeCandidate) -> tuple[Candidate, Arrays]:
         """As much as there are bytes for: by the model's bits, put right by what the wire makes of them.
 
         A budget is kept by measuring every message. Without one, that would be most of the work: a small model's are
         measured in rounds 0, 1, 2, 4, 8 and so on, a large one's, whose coding holds no surprise, never.
         """
         small, most, rounds = layout.size <= self.context_limit, int(state["bytes"][0]), int(state["rounds"][0])
-        attempt, efficiency = send(*self.aim(state, small)), None
+        candidate, efficiency = make(*self.aim(state, small)), None
         if self.budget or (small and rounds & (rounds - 1) == 0):
             expected = float(state["efficiency"][0]) or (_SMALL if small else _LARGE)
-            attempt, seen = self._fit(layout, most, attempt, send)
+            candidate, seen = self._fit(layout, most, candidate, make)
             efficiency = seen if rounds == 0 else self.beta * expected + (1 - self.beta) * seen
-        return attempt, self.after(state, attempt.lagrange, efficiency)
+        return candidate, self.after(state, candidate.lagrange, efficiency)
 
-    def _fit(self, layout: Layout, available: int, attempt: Attempt, send: Sender) -> tuple[Attempt, float]:
-        """The best of several attempts that fits, and what the wire made of a bit of it."""
-        best, seen = Attempt(_nothing(layout), 0.0, 0.0, False), 1.0
-        bits, least, most, push = attempt.bits, 0.0, math.inf, 1.0
+    def _fit(
+        self, layout: Layout, available: int, candidate: Candidate, make: MakeCandidate
+    ) -> tuple[Candidate, float]:
+        """Return the best of several candidates that fits, with its message, and what the wire made of a bit of it."""
+        best, seen = Candidate(_nothing(layout), 0.0, 0.0, False), 1.0
+        bits, least, most, push = candidate.bits, 0.0, math.inf, 1.0
         for _ in range(_TRIES):
-            size = self.size(attempt.payload)
+            message = self.encode(candidate.payload)
+            size = len(message)
             if size <= available:
-                best, seen, least = attempt, 8 * size / max(attempt.bits, 1.0), bits
-                if size >= _ENOUGH * available or attempt.everything:
+                best = replace(candidate, payload=candidate.payload.with_message(message))
+                seen, least = 8 * size / max(candidate.bits, 1.0), bits
+                if size >= _ENOUGH * available or candidate.sends_all:
                     break
             else:
                 most = bits
@@ -128,7 +132,7 @@ class ByteBudget:
             push = min(1.5 * push, 4.0)
             if not least < bits < most:
                 bits = math.sqrt(least * most) if least else most / 2
-            attempt = send(bits, attempt.lagrange)
+            candidate = make(bits, candidate.lagrange)
         return best, seen
 
 

@@ -1,21 +1,28 @@
-"""Error feedback: what is remembered of what was not sent, and what happens when a reply did not count."""
+"""Error feedback: what is remembered of what was not sent, and what becomes of a reply that did not count.
+
+A shift is a vector that client and server both remember: replies say how an update differs from it (EF21, EControl,
+SoteriaFL). The client's shift moves only by what the server has counted, so that the server's mean of the shifts stays
+the mean of the clients' own. A client whose state is lost begins at 0 while the server still holds its shift.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
+from numpy.random import Generator
+from numpy.typing import NDArray
 
-from fedsparq.compress.workspace import Fused, Workspace, check_update
-from fedsparq.errors import OptionError
+from fedsparq.compress import kernels
+from fedsparq.errors import OptionError, UpdateError
 from fedsparq.layout import Arrays, Layout, Vector
-from fedsparq.options import Decay, NonNegative, Positive, component
+from fedsparq.options import Decay, Fraction, NonNegative, Positive, component
 from fedsparq.payload import Payload
 from fedsparq.protocols import (
+    AnyCompressor,
     Compressed,
-    Compressor,
     CompressorTraits,
     Feedback,
     FeedbackTraits,
@@ -24,48 +31,70 @@ from fedsparq.protocols import (
     traits_of,
 )
 
+Step = tuple[Payload, State]
+
 
 @component
 class Deferred:
-    """What a fused compressor left in the workspace for later; the rest is unbiased, and not put back if it is lost."""
+    """What the compressor itself left for later; the rest is unbiased, and not returned if it is lost."""
 
     traits: ClassVar[FeedbackTraits] = FeedbackTraits(is_layerwise=True)
 
     def init(self, layout: Layout) -> Arrays:
         return {"residual": np.zeros(layout.size, np.float32)}
 
-    def compress(
-        self, update: Vector, state: State, compressor: Compressor, rng: np.random.Generator, recycle: Vector | None
-    ) -> tuple[Payload, State]:
-        workspace = Workspace(state.layout, update, state.residual, recycle)
-        if isinstance(compressor, Fused) and (compressor.subtracts or not self.traits.conserves_mass):
-            payload, memory = compressor.compress_in_place(workspace, state.compressor, rng)
-            left = workspace.vector
-        else:
-            payload, memory = _compress(compressor, workspace.vector, state, rng)
-            left = workspace.vector.copy()  # the payload may hold parts of the vector
-            payload.add_to(left, -1.0)
-        return payload, replace(state, compressor=memory, feedback=self._remember(left, payload))
-
-    def _remember(self, left: Vector, payload: Payload) -> Arrays:
-        return {"residual": left}
+    def compress(self, update: Vector, state: State, compressor: AnyCompressor, rng: Generator) -> Step:
+        sent = compress_sum(compressor, update, state.residual, state, rng)
+        residual = sent.left() if sent.residual is None else sent.residual
+        return sent.payload, replace(state, compressor=sent.state, feedback={"residual": residual})
 
     def acknowledge(self, state: Arrays, payload: Payload, share: float) -> Arrays:
         return state
 
 
 @component
-class Full(Deferred):
+class KeptOnly(Deferred):
+    """The rounding errors of what was sent; what was not sent is forgotten."""
+
+    def compress(self, update: Vector, state: State, compressor: AnyCompressor, rng: Generator) -> Step:
+        payload, after = super().compress(update, state, compressor, rng)
+        residual = np.zeros(state.layout.size, np.float32)
+        residual[payload.indices] = after.feedback["residual"][payload.indices]
+        return payload, replace(after, feedback={"residual": residual})
+
+
+@component
+class Off:
+    """Nothing."""
+
+    traits: ClassVar[FeedbackTraits] = FeedbackTraits(is_layerwise=True)
+
+    def init(self, layout: Layout) -> Arrays:
+        return {}
+
+    def compress(self, update: Vector, state: State, compressor: AnyCompressor, rng: Generator) -> Step:
+        sent = compress_sum(compressor, update, None, state, rng)
+        return sent.payload, replace(state, compressor=sent.state)
+
+    def acknowledge(self, state: Arrays, payload: Payload, share: float) -> Arrays:
+        return state
+
+
+@component
+class Full:
     """Error feedback (Seide 2014): all that was not sent, and all that was sent but did not count."""
 
     traits: ClassVar[FeedbackTraits] = FeedbackTraits(conserves_mass=True, is_layerwise=True)
 
+    def init(self, layout: Layout) -> Arrays:
+        return {"residual": np.zeros(layout.size, np.float32)}
+
+    def compress(self, update: Vector, state: State, compressor: AnyCompressor, rng: Generator) -> Step:
+        sent = compress_sum(compressor, update, state.residual, state, rng)
+        return sent.payload, replace(state, compressor=sent.state, feedback={"residual": sent.left()})
+
     def acknowledge(self, state: Arrays, payload: Payload, share: float) -> Arrays:
-        if share == 1:
-            return state
-        residual = state["residual"].copy()
-        payload.add_to(residual, 1 - share)
-        return {**state, "residual": residual}
+        return {**state, "residual": _plus(state["residual"], payload, 1 - share)}
 
 
 @component
@@ -78,19 +107,14 @@ class Scaled(Full):
     kappa: Positive = 1.0
     traits: ClassVar[FeedbackTraits] = FeedbackTraits(conserves_mass=True)
 
-    def compress(
-        self, update: Vector, state: State, compressor: Compressor, rng: np.random.Generator, recycle: Vector | None
-    ) -> tuple[Payload, State]:
+    def compress(self, update: Vector, state: State, compressor: AnyCompressor, rng: Generator) -> Step:
         residual = state.feedback["residual"]
-        new, owed = _norm(check_update(update, state.layout)), _norm(residual)
-        if not self.kappa * new < owed:
-            return super().compress(update, state, compressor, rng, recycle)
-        added = np.float32(self.kappa * new / owed) * residual
-        part = replace(state, feedback={**state.feedback, "residual": added})
-        payload, after = super().compress(update, part, compressor, rng, recycle)
-        left = after.feedback["residual"]
-        left += residual - added
-        return payload, after
+        new, old = _norm(check_update(update, state.layout)), _norm(residual)
+        if not self.kappa * new < old:
+            return super().compress(update, state, compressor, rng)
+        added = np.float32(self.kappa * new / old) * residual
+        payload, after = super().compress(update, replace(state, feedback={"residual": added}), compressor, rng)
+        return payload, replace(after, feedback={"residual": after.feedback["residual"] + (residual - added)})
 
 
 @component
@@ -108,38 +132,76 @@ class MomentumCorrected(Full):
     def init(self, layout: Layout) -> Arrays:
         return {**super().init(layout), "velocity": np.zeros(layout.size)}
 
-    def compress(
-        self, update: Vector, state: State, compressor: Compressor, rng: np.random.Generator, recycle: Vector | None
-    ) -> tuple[Payload, State]:
-        update = check_update(update, state.layout)
-        norm = _norm(update)
+    def compress(self, update: Vector, state: State, compressor: AnyCompressor, rng: Generator) -> Step:
+        norm = _norm(check_update(update, state.layout))
         scale = self.clip_norm / norm if 0 < self.clip_norm < norm else 1.0
         velocity = self.momentum * state.feedback["velocity"]
         velocity += scale * update
-        payload, after = super().compress(velocity.astype(np.float32), state, compressor, rng, recycle)
+        payload, after = super().compress(velocity.astype(np.float32), state, compressor, rng)
         velocity[payload.indices] = 0.0
         return payload, replace(after, feedback={**after.feedback, "velocity": velocity})
 
 
 @component
-class KeptOnly(Deferred):
-    """The rounding errors of what was sent; what was not sent is forgotten."""
+class Shifted:
+    """Sends C(v - shift); the shift moves by `gain` times what counted.
 
-    def _remember(self, left: Vector, payload: Payload) -> Arrays:
-        residual = np.zeros_like(left)
-        residual[payload.indices] = left[payload.indices]
-        return {"residual": residual}
+    v is the update, or with `new` below 1 the mean of all updates in which a new one weighs this much: EF21-SGDM
+    (Fatkhullin 2023). SoteriaFL (Li 2022) has an unbiased C and a small gain.
+    """
+
+    gain: NonNegative = 1.0
+    new: Fraction = 1.0
+
+    @property
+    def traits(self) -> FeedbackTraits:
+        return _shifted(self.gain)
+
+    def init(self, layout: Layout) -> Arrays:
+        shift: Arrays = {"shift": np.zeros(layout.size, np.float32)}
+        average: Arrays = {"average": np.zeros(layout.size, np.float32), "rounds": np.zeros(1)}
+        return shift | average if self.new < 1 else shift
+
+    def compress(self, update: Vector, state: State, compressor: AnyCompressor, rng: Generator) -> Step:
+        vector, memory = check_update(update, state.layout), state.feedback
+        if self.new < 1:
+            new = np.float32(self.new if memory["rounds"][0] else 1)
+            vector = (1 - new) * memory["average"] + new * vector
+            memory = memory | {"average": vector, "rounds": memory["rounds"] + 1}
+        sent = compress_sum(compressor, vector - memory["shift"], None, state, rng)
+        return sent.payload, replace(state, compressor=sent.state, feedback=memory)
+
+    def acknowledge(self, state: Arrays, payload: Payload, share: float) -> Arrays:
+        return state | {"shift": _plus(state["shift"], payload, self.gain * share)}
 
 
 @component
-class Off(Deferred):
-    """Nothing."""
+class ErrorControlled:
+    """EControl (Gao 2024): sends m = C(eta e + update - shift), where e has what earlier messages left out."""
+
+    eta: NonNegative = 0.1
+
+    @property
+    def traits(self) -> FeedbackTraits:
+        return _shifted(1.0)
 
     def init(self, layout: Layout) -> Arrays:
-        return {}
+        return {name: np.zeros(layout.size, np.float32) for name in ("shift", "error")}
 
-    def _remember(self, left: Vector, payload: Payload) -> Arrays:
-        return {}
+    def compress(self, update: Vector, state: State, compressor: AnyCompressor, rng: Generator) -> Step:
+        shift, error = state.feedback["shift"], state.feedback["error"]
+        difference = check_update(update, state.layout) - shift
+        sent = compress_sum(compressor, np.float32(self.eta) * error + difference, None, state, rng)
+        left = error + difference
+        sent.payload.add_to(left, -1.0)
+        return sent.payload, replace(state, compressor=sent.state, feedback={"shift": shift, "error": left})
+
+    def acknowledge(self, state: Arrays, payload: Payload, share: float) -> Arrays:
+        """What counted moves the shift; what did not is left out after all."""
+        return {
+            "shift": _plus(state["shift"], payload, share),
+            "error": _plus(state["error"], payload, 1 - share),
+        }
 
 
 FEEDBACK: Mapping[str, Feedback] = {
@@ -151,22 +213,83 @@ FEEDBACK: Mapping[str, Feedback] = {
 }
 
 
+@dataclass
+class Sent:
+    """What a compressor made of an update plus residual, `sum`."""
+
+    payload: Payload
+    state: Arrays
+    residual: Vector | None
+    sum: Vector
+    copies_values: bool
+
+    def left(self) -> Vector:
+        """Return the sum minus the payload, in the sum's own memory where the payload shares none of it."""
+        left = self.sum if self.copies_values else self.sum.copy()
+        self.payload.add_to(left, -1.0)
+        return left
+
+
+def compress_sum(
+    compressor: AnyCompressor, update: Vector, residual: Vector | None, state: State, rng: Generator
+) -> Sent:
+    """Compress update + residual; raise OptionError if the compressor does not return what it should."""
+    update = check_update(update, state.layout)
+    c, sums = sum_of(update, residual, state.layout)
+    traits, name, layout = traits_of(compressor, CompressorTraits), type(compressor).__name__, state.layout
+    read_only = c.view()
+    read_only.flags.writeable = False
+    context = (RoundContext(update, sums, state.plan),) if traits.wants_context else ()
+    result: Any = compressor.compress(read_only, layout, state.compressor, rng, *context)
+    if not (isinstance(result, tuple) and len(result) in (2, 3) and isinstance(result[1], dict)):
+        raise OptionError(f"compressor {name} must return a payload and its next state, a dict of arrays")
+    sent = Compressed(*result)
+    if not isinstance(sent.payload, Payload) or sent.payload.layout.digest != layout.digest:
+        got = "one of another layout" if isinstance(sent.payload, Payload) else type(sent.payload).__name__
+        raise OptionError(f"compressor {name} must return a fedsparq.Payload for the layout it was given; got {got}")
+    sent.payload.check_indices()
+    if sent.residual is not None:
+        check_update(sent.residual, layout)
+    return Sent(*sent, c, traits.copies_values)
+
+
+def sum_of(update: Vector, residual: Vector | None, layout: Layout) -> tuple[Vector, NDArray[np.float64]]:
+    """Return update + residual, and each layer's sum of magnitudes; raise UpdateError unless all is finite."""
+    c, sums = np.empty(layout.size, np.float32), np.empty(len(layout.parameters))
+    kernels.add(check_update(update, layout), residual, c, layout.bounds, sums)
+    if not np.isfinite(sums).all():
+        tensor = layout.parameters[int(np.flatnonzero(~np.isfinite(sums))[0])]
+        layer = c[tensor.span]
+        bad = int(np.flatnonzero(~np.isfinite(layer))[0])
+        raise UpdateError(
+            f"layer {tensor.name!r} of the update holds {layer[bad]} at index {bad} of {tensor.size}; "
+            "every value must be finite (did training diverge? try a lower learning rate)"
+        )
+    return c, sums
+
+
+def check_update(update: object, layout: Layout) -> Vector:
+    """Return the update as a contiguous vector; raise UpdateError unless it is float32 of the layout's size."""
+    if not isinstance(update, np.ndarray) or update.dtype != np.float32 or update.shape != (layout.size,):
+        kind = f"{update.dtype}{list(update.shape)}" if isinstance(update, np.ndarray) else type(update).__name__
+        raise UpdateError(f"the update is {kind}; this layout takes float32[{layout.size}]")
+    return np.ascontiguousarray(update)
+
+
+def _shifted(gain: float) -> FeedbackTraits:
+    return FeedbackTraits(
+        needs_acks=True, provides="replies relative to a shift", requires=f"a server that moves shifts by {gain:g}"
+    )
+
+
+def _plus(vector: Vector, payload: Payload, weight: float) -> Vector:
+    """Return vector + weight * payload."""
+    if not weight:
+        return vector
+    moved = vector.copy()
+    payload.add_to(moved, weight)
+    return moved
+
+
 def _norm(vector: Vector) -> float:
     return float(np.linalg.norm(vector.astype(np.float64)))
-
-
-def _compress(compressor: Compressor, update: Vector, state: State, rng: np.random.Generator) -> Compressed:
-    """What a compressor makes of an update that it cannot change; an error unless it is what it should be."""
-    update = update.view()
-    update.flags.writeable = False
-    context = (RoundContext(state.plan),) if traits_of(compressor, CompressorTraits).wants_context else ()
-    result = compressor.compress(update, state.layout, state.compressor, rng, *context)
-    name = type(compressor).__name__
-    if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)):
-        raise OptionError(f"compressor {name} must return a payload and its next state, a dict of arrays")
-    payload, after = result
-    if not isinstance(payload, Payload) or payload.layout.digest != state.layout.digest:
-        got = "one of another layout" if isinstance(payload, Payload) else type(payload).__name__
-        raise OptionError(f"compressor {name} must return a fedsparq.Payload for the layout it was given; got {got}")
-    payload.check_indices()
-    return payload, after

@@ -1,15 +1,14 @@
 """The loops of selectors and quantizers, compiled; each runs on any CPU.
 
-Layers are stretches of the flat vector `c` between neighbouring `bounds`. A quantizer lists indices (uint32, rising) of
-what it keeps with their values, and takes what will be decoded away from `c`: the residual is what is left.
+Layers lie in the flat vector `c` between neighbouring `bounds`. Indices are uint32, strictly increasing.
 """
 
 from typing import Any
 
 import numpy as np
 
-from fedsparq.compiled import at_least_mask, count_ones, jit, jit_reordering_sums, trailing_zeros
-from fedsparq.payload.kernels import half_to_float, random_bits
+from fedsparq.compiled import count_ones, jit, jit_reordering_sums, trailing_zeros
+from fedsparq.payload.kernels import random_bits
 
 _MAGNITUDE = np.uint32(0x7FFFFFFF)
 _SIGN = np.uint32(0x80000000)
@@ -22,12 +21,10 @@ _HALF = np.float32(0.5)
 _HALF_BITS = np.uint32(0x3F000000)  # 0.5 as a float32: its last bit is worth 2**-24, as that of a subnormal float16
 
 _BLOCK = 4096
-"""Coordinates that are listed, rounded and written back together: few enough for a CPU's first cache."""
+"""Values that are collected and rounded together: few enough for a CPU's first cache."""
 STRIDE = 8
 """Indices that are listed at a time, needed or not: a branch per index would be guessed wrong too often. Lists need
-room for so many more."""
-FLOAT32, NEAREST, STOCHASTIC = 0, 1, 2
-"""How values are written: as they are, or as the bits of a float16."""
+room for this many more."""
 
 
 @jit_reordering_sums
@@ -53,82 +50,70 @@ def add(update: Any, residual: Any, c: Any, bounds: Any, sums: Any) -> None:
 
 
 @jit
-def at_least_word(bits: Any, start: int, limit: Any) -> Any:
-    """A word of the bitmap that marks magnitudes of at least `limit`: the one for the 64 coordinates from `start`."""
-    if start + 64 <= bits.size:
-        return at_least_mask(bits, start, limit)
+def _at_least_word(bits: Any, limit: Any) -> Any:
+    """A word of the bitmap that marks magnitudes of at least `limit`: the one for these coordinates, 64 at most."""
     word = np.uint64(0)
-    for i in range(start, bits.size):
-        word |= np.uint64((bits[i] & _MAGNITUDE) >= limit) << np.uint64(i - start)
+    if bits.size == 64:  # all at once
+        for j in range(64):
+            word |= np.uint64((bits[j] & _MAGNITUDE) >= limit) << np.uint64(j)
+    else:
+        for j in range(bits.size):
+            word |= np.uint64((bits[j] & _MAGNITUDE) >= limit) << np.uint64(j)
     return word
 
 
 @jit
-def _list_block(bits: Any, limit: Any, first: Any, indices: Any) -> int:
-    """List where magnitudes reach the limit, as indices from `first` on; returns how many."""
+def count_at_least(c: Any, bounds: Any, limits: Any) -> int:
+    """Count the magnitudes that reach their layer's limit."""
+    bits = c.view(np.uint32)
+    total = 0
+    for layer in range(limits.size):
+        limit = np.float32(limits[layer]).view(np.uint32)
+        for i in range(bounds[layer], bounds[layer + 1]):
+            total += (bits[i] & _MAGNITUDE) >= limit
+    return total
+
+
+@jit
+def list_at_least(c: Any, bounds: Any, limits: Any, indices: Any) -> int:
+    """List where magnitudes reach their layer's limit, and return how many do."""
+    bits = c.view(np.uint32)
     n = 0
-    for start in range(0, bits.size, 64):
-        word = at_least_word(bits, start, limit)
-        base = np.uint64(first) + np.uint64(start)
-        count = int(count_ones(word))
-        for listed in range(n, n + count, STRIDE):
-            for j in range(STRIDE):
-                indices[np.uint64(listed + j)] = base + trailing_zeros(word)
-                word &= word - np.uint64(1)
-        n += count
+    for layer in range(limits.size):
+        limit, end = np.float32(limits[layer]).view(np.uint32), bounds[layer + 1]
+        for start in range(bounds[layer], end, 64):
+            word = _at_least_word(bits[start : min(start + 64, end)], limit)
+            count = int(count_ones(word))
+            for listed in range(n, n + count, STRIDE):
+                for j in range(STRIDE):
+                    indices[np.uint64(listed + j)] = np.uint64(start) + trailing_zeros(word)
+                    word &= word - np.uint64(1)
+            n += count
     return n
 
 
 @jit
-def _take_block(c: Any, indices: Any, form: int, seed: Any, values: Any, left: Any) -> None:
-    """Write the values at these indices in some form, and take them away; `left` is memory for as many."""
-    left_bits = left.view(np.uint32)
+def take(c: Any, indices: Any, values: Any) -> None:
+    """values = c[indices]."""
     for n in range(indices.size):
-        left[n] = c[indices[n]]
-    if form == FLOAT32:
-        for n in range(indices.size):
-            values[n] = left[n]
-            left[n] = np.float32(0)
-    else:
-        if form == STOCHASTIC:
-            for n in range(indices.size):
-                values[n] = _random_half(left_bits[n], random_bits(seed, np.uint64(indices[n])))
+        values[n] = c[indices[n]]
+
+
+@jit
+def take_halves(c: Any, indices: Any, stochastic: bool, seed: Any, halves: Any) -> None:
+    """Write c[indices], or all of c where indices is None, as the bits of float16 numbers."""
+    bits, block = c.view(np.uint32), np.empty(_BLOCK, np.uint32)
+    for start in range(0, halves.size, _BLOCK):
+        count = min(_BLOCK, halves.size - start)
+        for n in range(count):
+            block[n] = bits[start + n if indices is None else indices[start + n]]
+        if stochastic:
+            for n in range(count):
+                index = np.uint64(start + n if indices is None else indices[start + n])
+                halves[start + n] = _random_half(block[n], random_bits(seed, index))
         else:
-            for n in range(indices.size):
-                values[n] = _nearest_half(left_bits[n])
-        for n in range(indices.size):
-            left[n] -= half_to_float(values[n])
-    for n in range(indices.size):
-        c[indices[n]] = left[n]
-
-
-@jit
-def take_at_least(c: Any, bounds: Any, limits: Any, form: int, seed: Any, done: int, indices: Any, values: Any) -> int:
-    """Take away what reaches its layer's limit; indices and values are listed from `done` on. Returns their end."""
-    left = np.empty(_BLOCK, np.float32)
-    for layer in range(limits.size):
-        limit, end = np.float32(limits[layer]).view(np.uint32), bounds[layer + 1]
-        for start in range(bounds[layer], end, _BLOCK):
-            block = c[start : min(start + _BLOCK, end)]
-            until = done + _list_block(block.view(np.uint32), limit, start, indices[done:])
-            _take_block(c, indices[done:until], form, seed, values[done:until], left)
-            done = until
-    return done
-
-
-@jit
-def take_listed(c: Any, indices: Any, form: int, seed: Any, values: Any) -> None:
-    """Take away what is listed already."""
-    left = np.empty(_BLOCK, np.float32)
-    for start in range(0, indices.size, _BLOCK):
-        end = start + _BLOCK
-        _take_block(c, indices[start:end], form, seed, values[start:end], left)
-
-
-@jit
-def list_at_least(c: Any, limit: Any, indices: Any) -> int:
-    """List where |c| reaches the limit; returns how many there are."""
-    return _list_block(c.view(np.uint32), np.float32(limit).view(np.uint32), 0, indices)
+            for n in range(count):
+                halves[start + n] = _nearest_half(block[n])
 
 
 @jit

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
 
 from fedsparq.compiled import jit
-from fedsparq.compress.quantize import Quantizer, Taken
-from fedsparq.compress.select import Marks, Scope, by_layer
-from fedsparq.compress.workspace import Fused, Layered, Workspace, assemble
-from fedsparq.layout import Arrays
+from fedsparq.compress.sparsify import Quantizer, Scope, assemble
+from fedsparq.layout import Arrays, Layout, Vector
 from fedsparq.options import Count, Positive, component
-from fedsparq.payload import BucketLevels, UniformLevels, Values
+from fedsparq.payload import BucketLevels, Dense, Indices, Payload, UniformLevels, Values
 from fedsparq.payload.kernels import uniform
 from fedsparq.payload.levels import MAX_LEVEL
+from fedsparq.payload.selection import Selection
 from fedsparq.payload.values import LARGEST_FLOAT32
 from fedsparq.protocols import Compressed, CompressorTraits
 
@@ -27,40 +27,41 @@ Zone = Annotated[float, Field(ge=0.5, le=1)]
 
 @component
 class QSGD(Quantizer):
-    """Levels of the norm of what is kept of the layer; the norm is sent once, as the step norm / levels."""
+    """Levels of the norm of what is sent of the layer; the norm is sent once, as the step norm / levels."""
 
     levels: LevelCount
-    contractive: ClassVar[bool] = False
+    is_contractive: ClassVar[bool] = False
 
-    def quantize(self, workspace: Workspace, marks: Marks, seed: int) -> Taken:
-        kept, values = [np.empty(0, np.uint32)], list[Values]()
-        for tensor, indices in zip(workspace.layout.parameters, by_layer(workspace, marks), strict=True):
-            c = workspace.vector[tensor.span]
-            chosen = c[indices]
+    def quantize(self, c: Vector, selection: Selection, layout: Layout, seed: int) -> Payload:
+        indices, layers = selection.indices, list[tuple[Indices, Values]]()
+        for tensor, part in zip(layout.parameters, layout.split(indices), strict=True):
+            chosen = c[tensor.span] if isinstance(selection, Dense) else c[indices[part]]
             step = round_up(float(np.linalg.norm(chosen.astype(np.float64))) / self.levels)
             most = min(self.levels, int(LARGEST_FLOAT32 // float(step))) if step > 0 else 0
-            levels = np.empty(indices.size, np.int16)
+            levels = np.empty(chosen.size, np.int16)
             stochastic_levels(chosen, chosen.size, np.array([step]), most, tensor.offset, np.uint64(seed), levels)
             nonzero = np.flatnonzero(levels)
-            values.append(UniformLevels(step, levels[nonzero]))
-            c[indices[nonzero]] -= values[-1].decode()
-            kept.append(indices[nonzero] + np.uint32(tensor.offset))
-        return np.concatenate(kept), tuple(values)
+            layers.append((indices[part][nonzero], UniformLevels(step, levels[nonzero])))
+        payload = assemble(layout, layers)
+        return replace(payload, selection=selection) if payload.kept == selection.count else payload
 
 
 @component
-class BucketedQSGD(Fused):
+class BucketedQSGD:
     """Levels of the norm of each bucket: of `bucket` coordinates in a row of one layer."""
 
     levels: LevelCount
     bucket: Count
     norm: Norm = "l2"
-    traits: ClassVar[CompressorTraits] = CompressorTraits(is_contractive=False, is_layerwise=True)
+    traits: ClassVar[CompressorTraits] = CompressorTraits(is_contractive=False, is_layerwise=True, copies_values=True)
 
-    def compress_in_place(self, workspace: Workspace, state: Arrays, rng: np.random.Generator) -> Compressed:
-        seed, layers = np.uint64(rng.integers(2**63)), list[Layered]()
-        for tensor in workspace.layout.parameters:
-            c = workspace.vector[tensor.span]
+    def init(self, layout: Layout) -> Arrays:
+        return {}
+
+    def compress(self, update: Vector, layout: Layout, state: Arrays, rng: np.random.Generator) -> Compressed:
+        seed, layers = np.uint64(rng.integers(2**63)), list[tuple[Indices, Values]]()
+        for tensor in layout.parameters:
+            c = update[tensor.span]
             norms = np.empty(-(-tensor.size // self.bucket))
             bucket_norms(c, self.bucket, self.norm == "max", norms)
             steps = np.array([round_up(norm / self.levels) for norm in norms], np.float32)
@@ -68,13 +69,12 @@ class BucketedQSGD(Fused):
             stochastic_levels(c, self.bucket, steps, self.levels, tensor.offset, seed, levels)
             indices = np.flatnonzero(levels).astype(np.uint32)
             values = BucketLevels(self.bucket, steps, indices // np.uint32(self.bucket), levels[indices])
-            c[indices] -= values.decode()
             layers.append((indices + np.uint32(tensor.offset), values))
-        return assemble(workspace.layout, layers), state
+        return Compressed(assemble(layout, layers), state)
 
 
 @component
-class DeadZone(Fused):
+class DeadZone:
     """Level 0 below `dead_zone` steps, then one more each step; a step is a multiple of the root mean square."""
 
     step: Positive
@@ -83,11 +83,13 @@ class DeadZone(Fused):
 
     @property
     def traits(self) -> CompressorTraits:
-        return CompressorTraits(is_layerwise=self.scope == "layer")
+        return CompressorTraits(is_layerwise=self.scope == "layer", copies_values=True)
 
-    def compress_in_place(self, workspace: Workspace, state: Arrays, rng: np.random.Generator) -> Compressed:
-        layout, layers = workspace.layout, list[Layered]()
-        parts = [workspace.vector[tensor.span] for tensor in layout.parameters]
+    def init(self, layout: Layout) -> Arrays:
+        return {}
+
+    def compress(self, update: Vector, layout: Layout, state: Arrays, rng: np.random.Generator) -> Compressed:
+        layers, parts = list[tuple[Indices, Values]](), [update[tensor.span] for tensor in layout.parameters]
         energies = [float(np.dot(c, c)) for c in parts]
         for c, own, tensor in zip(parts, energies, layout.parameters, strict=True):
             energy, size = (own, tensor.size) if self.scope == "layer" else (sum(energies), layout.size)
@@ -96,10 +98,8 @@ class DeadZone(Fused):
             if step > 0:
                 dead_zone_levels(c, np.float64(step), self.dead_zone, MAX_LEVEL, levels)
             indices = np.flatnonzero(levels).astype(np.uint32)
-            values = UniformLevels(step, levels[indices])
-            c[indices] -= values.decode()
-            layers.append((indices + np.uint32(tensor.offset), values))
-        return assemble(layout, layers), state
+            layers.append((indices + np.uint32(tensor.offset), UniformLevels(step, levels[indices])))
+        return Compressed(assemble(layout, layers), state)
 
 
 def round_up(value: float) -> np.float32:

@@ -137,7 +137,7 @@ class Client:
         payload, compression, clipped = clip_norm(broadcast.norm_limit, payload, compression, method)
         if clipped:
             remarks = (*remarks, f"update above the norm limit {broadcast.norm_limit:.3g}: a part of it sent")
-        blob = encode(replace(payload, buffers=trained.buffers))
+        blob = encode(payload if trained.buffers is None else replace(payload, buffers=trained.buffers))
         reply = Reply(broadcast.round, broadcast.method.digest, trained.examples, blob, salt).encode()
         held = model if broadcast.hold or method.traits.needs_model_change else None
         after = replace(state, compression=compression, round=broadcast.round, in_flight=reply, model=held)

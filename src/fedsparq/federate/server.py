@@ -15,7 +15,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsparq.aggregate.common import check_mean, check_shares
+from fedsparq.aggregate.rounds import check_mean, check_shares
 from fedsparq.errors import RunError, WireError
 from fedsparq.federate.downlink import Downlink
 from fedsparq.federate.events import Event, EventLog

@@ -8,10 +8,10 @@ from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 
-from fedsparq.compress.workspace import Workspace
+from fedsparq.compress.feedback import sum_of
 from fedsparq.errors import OptionError
 from fedsparq.large.pieces import Piece
-from fedsparq.layout import Arrays, Vector, part_of
+from fedsparq.layout import Arrays, Layout, Vector, part_of
 from fedsparq.method import Method
 from fedsparq.payload import Payload
 from fedsparq.protocols import Compressor, Feedback, State, hooks_of
@@ -26,10 +26,10 @@ class Surveying(Protocol):
     def init_whole(self, size: int) -> Arrays:
         """The state before the first round, of a model with so many coordinates."""
 
-    def survey(self, workspace: Workspace) -> Arrays:
+    def measure(self, c: Vector, layout: Layout) -> Arrays:
         """What must be known of a piece."""
 
-    def settle(self, surveys: Sequence[Arrays], state: Arrays) -> tuple[list[Compressor], Arrays]:
+    def allocate(self, measures: Sequence[Arrays], state: Arrays) -> tuple[list[Compressor], Arrays]:
         """A compressor for each piece, which needs to know no other, and the next state."""
 
 
@@ -75,20 +75,20 @@ class Piecewise:
         return self.method.compressor
 
     def survey(self, piece: Piece, update: Vector, residual: Vector | None) -> Arrays:
-        return cast(Arrays, self._compressor.survey(Workspace(piece.layout, update, residual)))
+        return cast(Arrays, self._compressor.measure(sum_of(update, residual, piece.layout)[0], piece.layout))
 
     def settle(self, surveys: Sequence[Arrays]) -> None:
         """End the first pass."""
-        self._compressors, self._whole = self._compressor.settle(surveys, self._whole)
+        self._compressors, self._whole = self._compressor.allocate(surveys, self._whole)
 
-    def compress(self, piece: Piece, update: Vector, residual: Vector | None, recycle: Vector | None) -> Done:
+    def compress(self, piece: Piece, update: Vector, residual: Vector | None) -> Done:
         before = {} if self.surveys else self._before[piece.number]
         if residual is None and self.keeps_residual:
             residual = self._feedback.init(piece.layout)["residual"]
         state = State(piece.layout, before, {} if residual is None else {"residual": residual})
         rng = np.random.default_rng([*self._seed, piece.number])
         compressor = self._compressors[piece.number]
-        payload, after = self._feedback.compress(update, state, compressor, rng, recycle)
+        payload, after = self._feedback.compress(update, state, compressor, rng)
         return Done(payload, after.residual, {} if self.surveys else after.compressor)
 
     def states(self, done: Sequence[Arrays]) -> Arrays:

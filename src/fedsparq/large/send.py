@@ -124,7 +124,6 @@ class _Round:
         identity = method.identity or Identity("")
         self._about = About(identity, record.origin, record.round, source.shapes, record.group, record.cut)
         self._work = Piecewise(method, self._about.pieces, old.states, record.origin, record.round)
-        self._spare: dict[int, list[Vector]] = {}
 
     def make(self, path: Path) -> Sent:
         if self._work.surveys:
@@ -164,7 +163,6 @@ class _Round:
                 self._old.passed(before)
             if done.residual is not None:
                 new.add(done.residual)
-                self._spare.setdefault(done.residual.size, []).append(done.residual)
             writer.add(blob)
             kept += done.payload.kept
             self._states.append(done.state)
@@ -175,8 +173,7 @@ class _Round:
 
     def _piece(self, given: tuple[Piece, Vector, Vector | None]) -> tuple[Vector | None, Done, bytes]:
         piece, update, before = given
-        spare = self._spare.get(piece.size)
-        done = self._work.compress(piece, update, before, spare.pop() if spare else None)
+        done = self._work.compress(piece, update, before)
         return before, done, encode(done.payload)
 
     def _given(self) -> Iterator[tuple[Piece, Vector, Vector | None]]:

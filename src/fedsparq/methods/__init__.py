@@ -1,6 +1,8 @@
-"""Methods by name."""
+"""Methods by name. `fedsparq methods` lists them in the order of these imports."""
 
-from fedsparq.methods import recipes
+# ruff: noqa: F401
+# isort: off
 from fedsparq.methods.registry import METHODS, method, register, resolver
+from fedsparq.methods import basic, fedsparq, signs, drive, bit_allocation, powersgd, fetchsgd, demo, sobaa, shifted
 
-__all__ = ["METHODS", "method", "recipes", "register", "resolver"]
+__all__ = ["METHODS", "method", "register", "resolver"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -52,6 +52,8 @@ class Payload:
     selection: Selection
     values: tuple[Values, ...]
     buffers: Buffers | None = None
+    message: bytes | None = field(default=None, init=False, repr=False, compare=False)
+    """The encoded payload, where it was measured already; a payload with other fields has none."""
 
     def __post_init__(self) -> None:
         counts = [len(values) for values in self.values]
@@ -79,6 +81,12 @@ class Payload:
         vector = np.ascontiguousarray(vector)
         values = tuple(Float32Values(vector[tensor.span]) for tensor in layout.parameters)
         return cls(layout, Dense(layout.size), values, buffers)
+
+    def with_message(self, message: bytes) -> Payload:
+        """Return this payload with its encoding, which then need not be made again."""
+        payload = replace(self)
+        object.__setattr__(payload, "message", message)
+        return payload
 
     @cached_property
     def indices(self) -> Indices:

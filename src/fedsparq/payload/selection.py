@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,7 +48,7 @@ class Seeded:
     count: int
     seed: int
 
-    @property
+    @cached_property
     def indices(self) -> Indices:
         indices = np.empty(self.count, np.uint32)
         kernels.random_indices(np.uint64(self.seed), self.size, self.count, indices)

@@ -9,10 +9,10 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, Field, model_validator
 
 from fedsparq.aggregate import CommonMean, PrivateMean
-from fedsparq.compress.lattice import CommonLattice
 from fedsparq.errors import OptionError
 from fedsparq.layout import Layout
 from fedsparq.method import Method
+from fedsparq.methods.fedsparq import CommonLattice
 from fedsparq.privacy import epsilon_of, noise_for, poisson_epsilon, poisson_noise
 from fedsparq.privacy.skellam import bits_for, skellam_epsilon, skellam_variance
 from fedsparq.secure import Terms

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fedsparq.compress.lattice import CommonLattice
 from fedsparq.errors import OptionError
 from fedsparq.method import Method
+from fedsparq.methods.fedsparq import CommonLattice
 from fedsparq.specs.parts import FaultSpec
 from fedsparq.tasks import Training
 from fedsparq.tasks.task import SUPERVISED

@@ -1,6 +1,6 @@
 """Payloads as bytes: the FSQ1 format, which FORMAT.md beside this file describes."""
 
 from fedsparq.wire.context import CONTEXT_LIMIT
-from fedsparq.wire.frame import decode, encode, encoded_size
+from fedsparq.wire.frame import decode, encode
 
-__all__ = ["CONTEXT_LIMIT", "decode", "encode", "encoded_size"]
+__all__ = ["CONTEXT_LIMIT", "decode", "encode"]

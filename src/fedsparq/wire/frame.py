@@ -29,13 +29,10 @@ _CHECKSUM = 8
 
 def encode(payload: Payload, *, threads: int | None = None) -> bytes:
     """The message that carries a payload: the same with any number of threads, by default what the process may use."""
+    if payload.message is not None:
+        return payload.message
     message, levels = _write(payload, threads=threads), context_levels(payload)
     return min(message, _write(payload, levels), key=len) if levels else message
-
-
-def encoded_size(payload: Payload) -> int:
-    """How many bytes a payload takes on the wire."""
-    return len(encode(payload))
 
 
 def decode(blob: bytes | bytearray | memoryview, layout: Layout, *, threads: int | None = None) -> Payload:

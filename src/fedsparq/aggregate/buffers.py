@@ -1,8 +1,9 @@
-"""Statistics such as BatchNorm's, where some clients may lie about them."""
+"""The mean of statistics such as BatchNorm's, and what stands in for it where some clients may be malicious."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,28 @@ from fedsparq.layout import Buffers
 
 _RADIUS = 2.0
 """As a multiple of the median distance from the coordinate-wise median: an honest client is rarely farther."""
+
+
+@dataclass
+class BufferMean:
+    """Of what travels beside the parameters: of statistics the weighted mean, of counters the largest."""
+
+    weight: float = 0.0
+    statistics: NDArray[np.float64] | None = None
+    counters: NDArray[np.int64] | None = None
+
+    def add(self, buffers: Buffers | None, weight: float) -> None:
+        if buffers is None or not weight:
+            return
+        self.weight += weight
+        scaled = weight * buffers.statistics.astype(np.float64)
+        self.statistics = scaled if self.statistics is None else self.statistics + scaled
+        self.counters = buffers.counters if self.counters is None else np.maximum(self.counters, buffers.counters)
+
+    def mean(self) -> Buffers | None:
+        if self.statistics is None or self.counters is None:
+            return None
+        return Buffers((self.statistics / self.weight).astype(np.float32), self.counters)
 
 
 def robust_buffers(

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 from numpy.typing import NDArray
 
 from fedsparq.layout import Arrays, Layout, Vector
+from fedsparq.method import Method
+from fedsparq.methods.registry import register
 from fedsparq.options import Count, component
 from fedsparq.payload import Dense, Float32Values, LowRank, Payload, Values
 from fedsparq.payload.low_rank import matrix_shape
 from fedsparq.payload.values import LARGEST_FLOAT32
-from fedsparq.protocols import Compressed
+from fedsparq.protocols import Compressed, CompressorTraits
 
 
 @component
@@ -21,6 +25,7 @@ class PowerIteration:
     """
 
     rank: Count = 4
+    traits: ClassVar[CompressorTraits] = CompressorTraits(copies_values=True)
 
     def init(self, layout: Layout) -> Arrays:
         """The same random Q on every client."""
@@ -39,7 +44,17 @@ class PowerIteration:
                 continue
             factors, after[key] = _factors(layer.reshape(matrix_shape(tensor)), state[key])
             values.append(factors)
-        return Payload(layout, Dense(layout.size), tuple(values)), after
+        return Compressed(Payload(layout, Dense(layout.size), tuple(values)), after)
+
+
+@register("powersgd", version=1)
+def powersgd(rank: Count = 4) -> Method:
+    """Each matrix as the product of two thin ones, as float32, with error feedback (Vogels 2019).
+
+    Args:
+        rank: of the product: how many columns the thin matrices have.
+    """
+    return Method(PowerIteration(rank), feedback="full")
 
 
 def _factors(matrix: Vector, right: NDArray[np.float64]) -> tuple[LowRank, NDArray[np.float64]]:

@@ -1,24 +1,30 @@
-"""What the paper compares with, its own method, and the one that goes past it."""
+"""The paper's method, the adaptive one that goes past it, and the private one whose replies can be summed."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from typing import Any, Literal
+from itertools import pairwise
+from typing import Annotated, Any, ClassVar, Literal
 
-from fedsparq.aggregate import Mean
-from fedsparq.compress.adaptive import EqualSlope
+import numpy as np
+from pydantic import Field
+
+from fedsparq.aggregate import CommonMean, Mean, Support
+from fedsparq.compress.adaptive import EqualSlope, StochasticLevels
 from fedsparq.compress.budget import Bits, ByteBudget
-from fedsparq.compress.levels import QSGD, LevelCount
-from fedsparq.compress.quantize import Float16, Float32, Rounding, SelectAndQuantize
-from fedsparq.compress.select import All, Largest, Random, Scope, SmoothedMean, Start
-from fedsparq.compress.stochastic import StochasticLevels
-from fedsparq.errors import OptionError
+from fedsparq.compress.sparsify import Float16, Rounding, Scope, SelectAndQuantize, SmoothedMean, Start
+from fedsparq.errors import OptionError, WireError
+from fedsparq.layout import Arrays, Layout, Vector
 from fedsparq.method import Method
 from fedsparq.methods.registry import register
 from fedsparq.optimize import Momentum, Step
-from fedsparq.options import Decay, Fraction, NonNegative, parse_bytes
+from fedsparq.options import Decay, Fraction, NonNegative, component, parse_bytes
+from fedsparq.payload import Payload, Sparse, UniformLevels
+from fedsparq.payload.levels import MAX_LEVEL
+from fedsparq.protocols import Compressed, CompressorTraits, RoundContext
 from fedsparq.rules import CommonPart, Proximal, StalePart
-from fedsparq.wire import CONTEXT_LIMIT, encoded_size
+from fedsparq.wire import CONTEXT_LIMIT, encode
 
 Residual = Literal["full", "scaled", "kept-only", "off"]
 Drift = Literal["sent", "left-out"]
@@ -26,77 +32,8 @@ Stale = Literal["sent", "let-go"]
 
 _FEW_BITS = 0.15
 """With fewer than this, most of an update waits, and what is found again by itself weighs."""
-
-
-@register("fedavg", version=1)
-def fedavg(server_momentum: Decay = 0.0) -> Method:
-    """Everything, as float32, weighted by examples: the reference (McMahan 2017).
-
-    Args:
-        server_momentum: the server's, as in FedAvgM (Hsu 2019).
-
-    >>> from fedsparq import method
-    >>> method("fedavg", server_momentum=0.9).optimizer
-    Momentum(momentum=0.9, restart=False)
-    """
-    optimizer = Momentum(server_momentum) if server_momentum else Step()
-    return Method(SelectAndQuantize(All(), Float32()), aggregator=Mean("examples"), optimizer=optimizer)
-
-
-@register("float16", version=1)
-def float16(rounding: Rounding = "nearest") -> Method:
-    """Everything, as float16: the paper's "Quantization".
-
-    Args:
-        rounding: `nearest`, or `stochastic`, which is unbiased.
-
-    >>> from fedsparq import method
-    >>> method("float16").compressor
-    SelectAndQuantize(select=All(), quantize=Float16(rounding='nearest'))
-    """
-    return Method(SelectAndQuantize(All(), Float16(rounding)))
-
-
-@register("fedpaq", version=1)
-def fedpaq(levels: LevelCount = 64) -> Method:
-    """Everything, as QSGD's unbiased levels of each layer's norm, weighted by examples (Reisizadeh 2020).
-
-    Args:
-        levels: of a magnitude, from 0 to the norm of its layer.
-
-    >>> from fedsparq import method
-    >>> method("fedpaq", levels=8).traits.is_contractive
-    False
-    """
-    return Method(SelectAndQuantize(All(), QSGD(levels)), aggregator=Mean("examples"))
-
-
-@register("random-10", version=1)
-def random_10(fraction: Fraction = 0.1) -> Method:
-    """A random tenth, as float32; both sides draw the mask from one seed.
-
-    Args:
-        fraction: of the coordinates that is sent.
-
-    >>> from fedsparq import method
-    >>> method("random-10", fraction=0.01).compressor.select
-    Random(fraction=0.01)
-    """
-    return Method(SelectAndQuantize(Random(fraction), Float32()))
-
-
-@register("top-10", version=1)
-def top_10(fraction: Fraction = 0.1) -> Method:
-    """The largest tenth, as float32.
-
-    Args:
-        fraction: of the coordinates that is sent.
-
-    >>> from fedsparq import method
-    >>> method("top-10").compressor.select
-    Largest(fraction=0.1, scope='global')
-    """
-    return Method(SelectAndQuantize(Largest(fraction), Float32()))
+_SAFE = 1 - 1e-6
+"""What is clipped stays this far below its bound, so that no rounding of float32 lifts it above."""
 
 
 @register("fedsparq", version=1)
@@ -122,10 +59,6 @@ def fedsparq(
         rounding: to float16, `nearest` or `stochastic`.
         proximal_mu: FedProx's pull towards the global model while clients train.
         server_momentum: the server's.
-
-    >>> from fedsparq import method
-    >>> method("fedsparq", multiplier=2).compressor.select
-    SmoothedMean(beta=0.9, multiplier=2.0, scope='layer', start='debiased')
     """
     return Method(
         SelectAndQuantize(SmoothedMean(beta, multiplier, scope, start), Float16(rounding)),
@@ -133,6 +66,16 @@ def fedsparq(
         rules=(Proximal(proximal_mu),) if proximal_mu else (),
         optimizer=Momentum(server_momentum) if server_momentum else Step(),
     )
+
+
+@register("mean-threshold", version=1)
+def mean_threshold(multiplier: NonNegative = 1.0) -> Method:
+    """What reaches the mean magnitude of its layer in this round, as float16, with error feedback (Zhang 2022).
+
+    Args:
+        multiplier: of the mean, for the threshold.
+    """
+    return fedsparq(beta=0.0, multiplier=multiplier, proximal_mu=0.0, server_momentum=0.0)
 
 
 def _adaptive_in_federations(options: Mapping[str, Any], fraction: float) -> Mapping[str, Any]:
@@ -175,13 +118,8 @@ def fedsparq_adaptive(
             `left-out`; a federation in which not all clients take part in each round leaves it out by default.
         stale: what a client has meanwhile found again by itself of what waits, `sent` with the rest or `let-go`
             (`stochastic` only); a federation lets it go by default where there are fewer than 0.15 bits.
-
-    >>> from fedsparq import method
-    >>> chosen = method("fedsparq-adaptive", budget="20 kB")
-    >>> chosen.compressor.budget.budget, chosen.optimizer
-    (20000, Momentum(momentum=0.3, restart=True))
     """
-    byte_budget = ByteBudget(bits, parse_bytes(budget) if budget else 0, beta, encoded_size, CONTEXT_LIMIT)
+    byte_budget = ByteBudget(bits, parse_bytes(budget) if budget else 0, beta, encode, CONTEXT_LIMIT)
     stochastic = rounding == "stochastic"
     if stale == "let-go" and not stochastic:
         raise OptionError("stale='let-go' is for rounding='stochastic'; with 'nearest' nothing is let go")
@@ -197,3 +135,71 @@ def fedsparq_adaptive(
         aggregator=Mean("examples"),
         optimizer=Momentum(server_momentum, restart=True) if server_momentum else Step(),
     )
+
+
+@component
+class CommonLattice:
+    """Levels -top to top, a step apart, of just the coordinates that the server named for this round.
+
+    The round plan has support, step and, in a private run, clip and another `top`. Without a clip levels are the
+    nearest. With one, what is on the support is first scaled down to the clip's norm, and levels are rounded towards
+    zero: step times the norm of the levels is never above the clip. What is not sent waits in the residual.
+    """
+
+    top: Annotated[int, Field(ge=1, le=MAX_LEVEL)] = 2
+    traits: ClassVar[CompressorTraits] = CompressorTraits(
+        has_common_support=True, uses_plan=True, copies_values=True, wants_context=True
+    )
+
+    def init(self, layout: Layout) -> Arrays:
+        return {}
+
+    def compress(
+        self, update: Vector, layout: Layout, state: Arrays, rng: np.random.Generator, context: RoundContext
+    ) -> Compressed:
+        plan = context.plan
+        if plan is None or plan.support is None:
+            raise WireError("the server's broadcast has no support for this round, which this method needs")
+        indices, step = plan.support.indices(layout.size), np.float32(plan.step)
+        levels = lattice_levels(update[indices], step, plan.top or self.top, plan.clip)
+        sent = np.flatnonzero(levels)
+        cuts = np.searchsorted(indices[sent], layout.bounds.astype(np.uint32))
+        values = tuple(UniformLevels(step, levels[sent[a:b]]) for a, b in pairwise(cuts))
+        return Compressed(Payload(layout, Sparse(indices[sent]), values), state)
+
+
+def lattice_levels(
+    values: Vector, step: np.float32, top: int, clip: float = math.inf
+) -> np.ndarray[tuple[int], np.dtype[np.int16]]:
+    """The levels of some values."""
+    scaled, clipped = values.astype(np.float64), clip < math.inf
+    if clipped:
+        norm = float(np.linalg.norm(scaled))
+        scaled *= min(1.0, _SAFE * clip / norm) if norm else 1.0
+    levels = scaled / float(step)
+    levels = np.trunc(levels) if clipped else np.rint(levels)
+    return np.clip(levels, -top, top).astype(np.int16)
+
+
+@register("fedsparq-private", version=1)
+def fedsparq_private(
+    fraction: Fraction = 0.1,
+    top: Annotated[int, Field(ge=1, le=32767)] = 2,
+    known: Decay = 0.5,
+    small: Decay = 0.0,
+    server_momentum: Decay = 0.0,
+) -> Method:
+    """Whole-number levels on coordinates that the server names for all clients of a round, with error feedback.
+
+    Nobody's own choice of coordinates is to be seen, and sums of levels can be made under masks: with `--epsilon` and
+    `--secure-sums` it is private, without it is a method like the others.
+
+    Args:
+        fraction: of the coordinates that a round is about.
+        top: the largest level; what is above waits for the next round.
+        known: the share of them that the server takes from where past rounds moved most; the rest is random.
+        small: up to this share of them is whole layers, the smallest first; `known` is a share of the rest.
+        server_momentum: the server's.
+    """
+    aggregator = CommonMean(Support(fraction=fraction, known=known, small=small))
+    return Method(CommonLattice(top), "full", aggregator=aggregator, optimizer=Momentum(server_momentum))

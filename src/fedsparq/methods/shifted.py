@@ -1,41 +1,30 @@
-"""Methods whose clients remember more than what they did not send: drifts, shifts, scaled residuals."""
+"""Methods whose clients remember more than what they did not send: shifts, drifts, scaled residuals."""
 
 from __future__ import annotations
 
 import math
-from typing import Annotated
+from dataclasses import replace
+from typing import Annotated, ClassVar
 
+import numpy as np
 from pydantic import Field
 
-from fedsparq.aggregate import Mean, ShiftedMean
-from fedsparq.compress.feedback import Scaled
-from fedsparq.compress.levels import QSGD, LevelCount
-from fedsparq.compress.quantize import Float16, SelectAndQuantize
-from fedsparq.compress.select import All, Largest
-from fedsparq.compress.shifted import ErrorControlled, Shifted
-from fedsparq.compress.unbiased_random import UnbiasedRandom
+from fedsparq.aggregate import ShiftedMean
+from fedsparq.compress.feedback import ErrorControlled, Scaled, Shifted
+from fedsparq.compress.levels import LevelCount
+from fedsparq.compress.sparsify import Float16, Largest, SelectAndQuantize, kept_count
+from fedsparq.layout import Arrays, Layout, Vector
 from fedsparq.method import Method
+from fedsparq.methods.basic import fedcom
 from fedsparq.methods.registry import register
 from fedsparq.optimize import Step
-from fedsparq.options import Fraction, NonNegative, Positive
+from fedsparq.options import Fraction, NonNegative, Positive, component
+from fedsparq.payload import Float32Values, Payload, Seeded
+from fedsparq.payload.values import LARGEST_FLOAT32
+from fedsparq.protocols import Compressed, CompressorTraits
 from fedsparq.rules import DriftCorrection, StepAhead
 
 Share = Annotated[float, Field(ge=0, le=1)]
-
-
-@register("fedcom", version=1)
-def fedcom(levels: LevelCount = 64, gamma: Positive = 1.0) -> Method:
-    """FedPAQ with a step of the server's own, `gamma` (Haddadpour 2021).
-
-    Args:
-        levels: of a magnitude, from 0 to the norm of its layer.
-        gamma: the server's step along the mean update.
-
-    >>> from fedsparq import method
-    >>> method("fedcom", gamma=0.5).optimizer
-    Step(lr=0.5)
-    """
-    return Method(SelectAndQuantize(All(), QSGD(levels)), aggregator=Mean("examples"), optimizer=Step(gamma))
 
 
 @register("fedcomgate", version=1)
@@ -47,13 +36,8 @@ def fedcomgate(levels: LevelCount = 512, gamma: Positive = 1.0) -> Method:
     Args:
         levels: of a magnitude, from 0 to the norm of its layer.
         gamma: the server's step along the mean update.
-
-    >>> from fedsparq import method
-    >>> method("fedcomgate").rules
-    (DriftCorrection(gamma=1.0),)
     """
-    quantized, rules = SelectAndQuantize(All(), QSGD(levels)), (DriftCorrection(gamma),)
-    return Method(quantized, rules=rules, aggregator=Mean("examples"), optimizer=Step(gamma))
+    return replace(fedcom(levels, gamma), rules=(DriftCorrection(gamma),))
 
 
 @register("scaled-feedback", version=1)
@@ -63,10 +47,6 @@ def scaled_feedback(fraction: Fraction = 0.01, kappa: Positive = 1.0) -> Method:
     Args:
         fraction: of the coordinates that is sent.
         kappa: of the update's norm, which the residual that is added may have.
-
-    >>> from fedsparq import method
-    >>> method("scaled-feedback").feedback
-    Scaled(kappa=1.0)
     """
     return Method(_largest(fraction), feedback=Scaled(kappa))
 
@@ -78,10 +58,6 @@ def sa_pef(fraction: Fraction = 0.01, alpha: Share = 0.5) -> Method:
     Args:
         fraction: of the coordinates that is sent.
         alpha: of the residual, by which training starts ahead; 0 is plain error feedback.
-
-    >>> from fedsparq import method
-    >>> method("sa-pef", alpha=1).rules
-    (StepAhead(alpha=1.0),)
     """
     return Method(_largest(fraction), feedback="full", rules=(StepAhead(alpha),))
 
@@ -94,10 +70,6 @@ def econtrol(fraction: Fraction = 0.1, eta: NonNegative = 0.1, lr: Positive = 1.
         fraction: of the coordinates that is sent.
         eta: of the errors so far, which is added to what is sent.
         lr: the server's step along the mean of the shifts.
-
-    >>> from fedsparq import method
-    >>> method("econtrol").feedback
-    ErrorControlled(eta=0.1)
     """
     return Method(_largest(fraction), ErrorControlled(eta), aggregator=ShiftedMean(), optimizer=Step(lr))
 
@@ -110,12 +82,28 @@ def ef21(fraction: Fraction = 0.1, new: Fraction = 0.5, lr: Positive = 1.0) -> M
         fraction: of the coordinates that is sent.
         new: how much a new update weighs in the mean of all; 1 is EF21 without momentum.
         lr: the server's step along the mean of the shifts.
-
-    >>> from fedsparq import method
-    >>> method("ef21", new=1).feedback
-    Shifted(gain=1.0, new=1.0)
     """
     return Method(_largest(fraction), Shifted(1.0, new), aggregator=ShiftedMean(), optimizer=Step(lr))
+
+
+@component
+class UnbiasedRandom:
+    """k of d coordinates times d / k, as float32; both sides draw them from one seed."""
+
+    fraction: Fraction
+    traits: ClassVar[CompressorTraits] = CompressorTraits(is_contractive=False, copies_values=True)
+
+    def init(self, layout: Layout) -> Arrays:
+        return {}
+
+    def compress(self, update: Vector, layout: Layout, state: Arrays, rng: np.random.Generator) -> Compressed:
+        drawn = Seeded(layout.size, kept_count(self.fraction, layout.size), int(rng.integers(2**63)))
+        indices = drawn.indices
+        scale = layout.size / max(drawn.count, 1)
+        values = np.clip(scale * update[indices].astype(np.float64), -LARGEST_FLOAT32, LARGEST_FLOAT32)
+        cuts = np.searchsorted(indices, layout.bounds[1:-1].astype(np.uint32))
+        parts = np.split(values.astype(np.float32), cuts)[: len(layout.parameters)]
+        return Compressed(Payload(layout, drawn, tuple(map(Float32Values, parts))), state)
 
 
 @register("soteriafl", version=1)
@@ -129,11 +117,6 @@ def soteriafl(fraction: Fraction = 0.05, gamma: Share | None = None, lr: Positiv
         fraction: of the coordinates that is sent, k / d.
         gamma: how far shifts move; by default the paper's sqrt((1 + 2 w) / (2 (1 + w)^3)) with w = d / k - 1.
         lr: the server's step.
-
-    >>> from fedsparq import method
-    >>> chosen = method("soteriafl")
-    >>> round(chosen.feedback.gain, 4)
-    0.0494
     """
     omega = 1 / fraction - 1
     gain = math.sqrt((1 + 2 * omega) / (2 * (1 + omega) ** 3)) if gamma is None else gamma

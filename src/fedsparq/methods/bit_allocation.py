@@ -1,0 +1,227 @@
+"""Bits for each coordinate out of a budget, and levels by how many bits a coordinate got: JointSQ and FedFQ.
+
+Both give bits by decreasing gain, which is one threshold t per layer: a coordinate gets the first bits from t on, more
+from another multiple of t on, and so on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsparq.aggregate import Mean
+from fedsparq.compiled import jit
+from fedsparq.compress.levels import round_up
+from fedsparq.compress.sparsify import assemble
+from fedsparq.layout import Arrays, Layout, Vector
+from fedsparq.method import Method
+from fedsparq.methods.registry import register
+from fedsparq.options import Fraction, component
+from fedsparq.payload import ClassLevels, Indices, Values
+from fedsparq.payload.kernels import uniform
+from fedsparq.payload.values import LARGEST_FLOAT32
+from fedsparq.protocols import Compressed, CompressorTraits
+
+Classes = NDArray[np.uint8]
+"""How many times each coordinate was given bits."""
+Solver = Literal["greedy", "anneal"]
+WIDTHS = (0, 2, 4, 8)
+"""JointSQ's numbers of bits."""
+_WIDEST = 4
+"""FedFQ's widths are 0, 2, 4, 6 and 8 bits."""
+_SWEEPS = 20
+
+
+@component
+class JointSQ:
+    """0, 2, 4 or 8 bits a coordinate, given by falling gain x^2 (1 - 4^-bits) until `ratio` of 32 bits are spent.
+
+    What gets b bits goes to one of 2^(b - 1) levels of its class's largest magnitude, at random, unbiased. The budget
+    is for these bits alone; which coordinate has how many is told beside them, and charged.
+    """
+
+    ratio: Fraction = 0.032
+    traits: ClassVar[CompressorTraits] = CompressorTraits(is_contractive=False, is_layerwise=True, copies_values=True)
+
+    def init(self, layout: Layout) -> Arrays:
+        return {}
+
+    def compress(self, update: Vector, layout: Layout, state: Arrays, rng: np.random.Generator) -> Compressed:
+        layers, seed = list[tuple[Indices, Values]](), int(rng.integers(2**63))
+        costs = [high - low for low, high in pairwise(WIDTHS)]
+        gains = [(4.0**-low - 4.0**-high) / (high - low) for low, high in pairwise(WIDTHS)]
+        edges = [math.sqrt(gains[0] / gain) for gain in gains]
+        for tensor in layout.parameters:
+            c = update[tensor.span]
+            classes = allot(c, math.ceil(32 * self.ratio * tensor.size), edges, costs)
+            layers.append(class_levels(c, classes, [2 ** (bits - 1) for bits in WIDTHS[1:]], tensor.offset, seed))
+        return Compressed(assemble(layout, layers), state)
+
+
+@register("jointsq", version=1)
+def jointsq(ratio: Fraction = 0.032) -> Method:
+    """0, 2, 4 or 8 bits a coordinate, where they gain most, with error feedback (Xie 2024).
+
+    Args:
+        ratio: of 32 bits a coordinate, for the levels; which coordinate has how many comes on top.
+    """
+    return Method(JointSQ(ratio), feedback="full")
+
+
+@component
+class FineGrained:
+    """Least sum of x^2 4^-bits for `ratio` of 32 bits a coordinate. What gets b bits goes to one of 2^b levels of its
+    class's largest magnitude, at random, unbiased.
+
+    Giving two bits at a time to the largest x^2 4^-bits is the optimum (`greedy`); the authors `anneal`, from bits
+    that are dealt out in turn.
+    """
+
+    ratio: Fraction = 0.032
+    solver: Solver = "greedy"
+    traits: ClassVar[CompressorTraits] = CompressorTraits(is_contractive=False, is_layerwise=True, copies_values=True)
+
+    def init(self, layout: Layout) -> Arrays:
+        return {}
+
+    def compress(self, update: Vector, layout: Layout, state: Arrays, rng: np.random.Generator) -> Compressed:
+        layers, seed = list[tuple[Indices, Values]](), int(rng.integers(2**63))
+        for tensor in layout.parameters:
+            c = update[tensor.span]
+            classes = self.classes(c, seed)
+            layers.append(class_levels(c, classes, [4**e for e in range(1, _WIDEST + 1)], tensor.offset, seed))
+        return Compressed(assemble(layout, layers), state)
+
+    def classes(self, layer: Vector, seed: int) -> Classes:
+        """Half the width of each coordinate."""
+        pairs = min(math.ceil(32 * self.ratio * layer.size) // 2, _WIDEST * layer.size)
+        if self.solver == "greedy":
+            return allot(layer, 2 * pairs, [4.0**e for e in range(_WIDEST)], [2] * _WIDEST)
+        dealt = np.full(layer.size, pairs // max(layer.size, 1), np.uint8)
+        dealt[: pairs - int(dealt.sum())] += 1
+        anneal(layer, dealt, _SWEEPS, np.uint64(seed))
+        return dealt
+
+
+@register("fedfq", version=1)
+def fedfq(ratio: Fraction = 0.032, solver: Solver = "greedy") -> Method:
+    """0, 2, 4, 6 or 8 bits a coordinate, for the least error, weighted by examples (FedFQ).
+
+    Args:
+        ratio: of 32 bits a coordinate, for the levels; which coordinate has how many comes on top.
+        solver: `greedy`, which is exact, or `anneal`, as its authors do.
+    """
+    return Method(FineGrained(ratio, solver), aggregator=Mean("examples"))
+
+
+def allot(layer: Vector, budget: int, edges: Sequence[float], costs: Sequence[int]) -> Classes:
+    """Which class each coordinate is in: class e costs costs[e - 1] bits more than the one below, and begins where
+    magnitudes reach edges[e - 1] times the least threshold that the budget allows. Among equals the first ones."""
+    classes = np.zeros(layer.size, np.uint8)
+    edge, cost = np.array(edges, np.float64), np.array(costs, np.int64)
+    low, high = 0, int(np.abs(layer).max(initial=0).view(np.uint32)) + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if spent(layer, _number(middle), edge, cost) <= budget else (middle, high)
+    left = budget - spent(layer, _number(high), edge, cost)
+    give(layer, _number(high), _number(low), left, edge, cost, classes)
+    return classes
+
+
+def class_levels(
+    layer: Vector, classes: Classes, counts: Sequence[int], offset: int, seed: int
+) -> tuple[Indices, Values]:
+    """What is sent of a layer: the coordinates of each class e > 0 at random on one of the two beside them of
+    counts[e - 1] levels, equal steps up to the largest magnitude of the class."""
+    signed, steps, tops, base = np.zeros(layer.size, np.int16), list[np.float32](), list[int](), 0
+    for number, count in enumerate(counts, 1):
+        inside = np.flatnonzero(classes == number).astype(np.uint32)
+        chosen = layer[inside]
+        step = round_up(float(np.abs(chosen).max(initial=0)) / count)
+        if not step:
+            continue
+        levels = np.empty(inside.size, np.int16)
+        most = min(count, int(LARGEST_FLOAT32 // float(step)))
+        top = draw(chosen, inside, np.float64(step), most, base, np.uint64(seed), offset, levels)
+        if top:
+            signed[inside] = levels
+            steps.append(step)
+            tops.append(top)
+            base += top
+    indices = np.flatnonzero(signed).astype(np.uint32)
+    return indices + np.uint32(offset), ClassLevels(np.array(steps, np.float32), tuple(tops), signed[indices])
+
+
+def _number(bits: int) -> float:
+    return float(np.uint32(bits).view(np.float32))
+
+
+@jit
+def spent(layer: Any, threshold: float, edges: Any, costs: Any) -> int:
+    """How many bits a threshold gives away."""
+    total = 0
+    for i in range(layer.size):
+        magnitude = np.float64(abs(layer[i]))
+        for e in range(edges.size):
+            if magnitude < threshold * edges[e]:
+                break
+            total += costs[e]
+    return total
+
+
+@jit
+def give(layer: Any, threshold: float, below: float, left: int, edges: Any, costs: Any, classes: Any) -> None:
+    """Bits by a threshold, and what is left by the next lower one, as far as it goes."""
+    for i in range(layer.size):
+        magnitude = np.float64(abs(layer[i]))
+        if magnitude == 0:
+            continue
+        for e in range(edges.size):
+            if magnitude < threshold * edges[e]:
+                if magnitude < below * edges[e] or costs[e] > left:
+                    break
+                left -= costs[e]
+            classes[i] = e + 1
+
+
+@jit
+def draw(chosen: Any, inside: Any, step: float, most: int, base: int, seed: Any, offset: Any, levels: Any) -> int:
+    """Round every |c| / step up or down at random with mean |c| / step; levels count on from base. The highest one."""
+    top = 0
+    for n in range(chosen.size):
+        level = min(int(np.float64(abs(chosen[n])) / step + uniform(seed, offset + inside[n])), most)
+        top = max(top, level)
+        if level:
+            level += base
+        levels[n] = -level if chosen[n] < 0 else level
+    return top
+
+
+@jit
+def anneal(layer: Any, classes: Any, sweeps: int, seed: Any) -> None:
+    """Move pairs of bits between random coordinates, uphill too as long as it is warm."""
+    size = layer.size
+    energy = 0.0
+    for i in range(size):
+        energy += np.float64(layer[i]) ** 2
+    if energy == 0:
+        return
+    warmth, drawn = energy / size, 0
+    for _ in range(sweeps):
+        for _ in range(size):
+            one, other = int(uniform(seed, drawn) * size), int(uniform(seed, drawn + 1) * size)
+            chance = uniform(seed, drawn + 2)
+            drawn += 3
+            if classes[one] == 0 or classes[other] == 4 or one == other:
+                continue
+            loss = np.float64(layer[one]) ** 2 * 15.0 * 16.0 ** -np.float64(classes[one])
+            gain = np.float64(layer[other]) ** 2 * (15.0 / 16.0) * 16.0 ** -np.float64(classes[other])
+            if loss <= gain or chance < np.exp((gain - loss) / warmth):
+                classes[one] -= 1
+                classes[other] += 1
+        warmth *= 0.5
