@@ -35,6 +35,9 @@ Entry = tuple[str, tuple[int, ...], str, Role]
 MAX_SIZE = 2**32 - 1
 """Indices travel as 32-bit numbers."""
 
+_STATISTICS = ("running_mean", "running_var")
+_JSON_EXAMPLE = '{"fc.weight": [10, 4], "fc.bias": [10]}'
+
 
 @dataclass(frozen=True)
 class Tensor:
