@@ -46,7 +46,7 @@ updates = st.tuples(st.integers(0, 2**32), st.sampled_from([1e-4, 0.1, 30.0])).m
 @given(updates, st.sampled_from([0.01, 0.5]), st.sampled_from([0.0, 0.2, 4.0]), st.integers(1, 9))
 def test_against_a_straight_line_reference(update: np.ndarray, step: float, clip: float, top: int) -> None:
     said = plan(step, clip)
-    payload, after = CommonLattice(top).compress(update, LAYOUT, {}, np.random.default_rng(0), context(said))
+    payload, after, _ = CommonLattice(top).compress(update, LAYOUT, {}, np.random.default_rng(0), context(said))
     assert after == {}
     support = indices_of(said)
     assert len(support) == 32
@@ -194,7 +194,7 @@ def test_what_is_not_on_the_lattice_is_refused() -> None:
     with pytest.raises(WireError):
         levels_on(support, np.float32(0.5), floats)
     ones, rng = np.ones(LAYOUT.size, np.float32), np.random.default_rng(0)
-    payload, _ = CommonLattice(3).compress(ones, LAYOUT, {}, rng, context(said))
+    payload, _, _ = CommonLattice(3).compress(ones, LAYOUT, {}, rng, context(said))
     with pytest.raises(WireError):
         levels_on(support, np.float32(0.25), payload)
     with pytest.raises(WireError):

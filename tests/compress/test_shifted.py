@@ -120,7 +120,7 @@ def test_a_random_part_is_unbiased_and_costs_no_index():
     compressor, update = UnbiasedRandom(0.1), gradient(0, 0)
     total = np.zeros(D)
     for draw in range(4000):
-        payload, _ = compressor.compress(update, LAYOUT, {}, np.random.default_rng(draw))
+        payload, _, _ = compressor.compress(update, LAYOUT, {}, np.random.default_rng(draw))
         total += payload.dense()
     error = total / 4000 - update
     assert np.abs(error / (3 * np.abs(update) / np.sqrt(4000))).max() < 4.5  # variance is (d / k - 1) x^2
