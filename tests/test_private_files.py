@@ -52,7 +52,6 @@ def assert_private(folder: Path, least: int) -> None:
     } == {}
 
 
-@pytest.mark.xfail(strict=True)
 @pytest.mark.parametrize(
     "spec", [{"options": {"multiplier": 1.5}, "downlink": "float16"}, MASKED], ids=["plain", "masked"]
 )
@@ -70,7 +69,6 @@ def test_nodes_of_a_deployment_and_its_server(tmp_path: Path, spec: dict) -> Non
     assert modes(out, *map(out.joinpath, FOR_ALL)) == {"results": "0o755", **FOR_ALL}
 
 
-@pytest.mark.xfail(strict=True)
 def test_the_state_of_a_run_with_late_messages(tmp_path: Path) -> None:
     out = tmp_path / "run"
     run(check(RunSpec, TINY | {"faults": {"late": 0.5}}), out)
@@ -79,7 +77,6 @@ def test_the_state_of_a_run_with_late_messages(tmp_path: Path) -> None:
     assert modes(out, *map(out.joinpath, FOR_ALL)) == {"run": "0o755", **FOR_ALL}
 
 
-@pytest.mark.xfail(strict=True)
 def test_the_residual_of_a_large_model_but_not_its_message_nor_the_model(tmp_path: Path) -> None:
     save_file(UPDATE, tmp_path / "u")
     for words in (
@@ -95,7 +92,6 @@ def test_the_residual_of_a_large_model_but_not_its_message_nor_the_model(tmp_pat
         assert modes(path, path.parent) == {path.name: "0o644", path.parent.name: "0o755"}
 
 
-@pytest.mark.xfail(strict=True)
 def test_a_state_that_is_saved_by_its_user(tmp_path: Path) -> None:
     path = tmp_path / "states" / "client"
     fedsparq.method("fedsparq").init(Layout.of({"w": (30,)})).save(path)
@@ -123,7 +119,6 @@ write_safely(folder / "results" / "model", b"model")
 """
 
 
-@pytest.mark.xfail(strict=True)
 def test_there_is_no_moment_at_which_others_may_read(tmp_path: Path) -> None:
     """No umask helps, and no file becomes private by a chmod after it was created."""
     folder = tmp_path / "all"
@@ -138,7 +133,6 @@ def test_there_is_no_moment_at_which_others_may_read(tmp_path: Path) -> None:
     assert modes(folder / "results" / "model", folder / "message") == {"model": "0o666", "message": "0o666"}
 
 
-@pytest.mark.xfail(strict=True)
 def test_links_that_somebody_has_laid_lead_nowhere(tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.write_bytes(b"precious")

@@ -66,7 +66,6 @@ def test_a_node_that_comes_while_its_state_is_removed_starts_anew_and_loses_no_l
     assert entered == [True]
 
 
-@pytest.mark.xfail(strict=True)
 def test_what_nodes_and_the_server_keep_is_their_owners_alone(tmp_path):
     before = os.umask(0o022)
     try:

@@ -127,7 +127,7 @@ class RunFolder:
     def ask(self, number: int) -> None:
         """Note, before any client is asked, that a round is opened."""
         asked = [*self._asked, str(number)]
-        write_safely(self.state / "asked", "".join(f"{each}\n" for each in asked).encode())
+        write_safely(self.state / "asked", "".join(f"{each}\n" for each in asked).encode(), private=True)
 
     @property
     def asked_again(self) -> int:

@@ -12,7 +12,7 @@ import numpy as np
 import xxhash
 
 from fedsparq import threads as threading
-from fedsparq.archive import SCRATCH, pack, sync_folder
+from fedsparq.archive import SCRATCH, create, make_folder, pack, sync_folder
 from fedsparq.errors import OptionError, RunError, UpdateError
 from fedsparq.large.container import About, MessageWriter, difference
 from fedsparq.large.message import opened
@@ -135,10 +135,10 @@ class _Round:
         scratch = scratch_of(path, self._record)
         keeps = self._source.shapes if self._work.keeps_residual else {}
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(path.parent)
             new = NewResidual(self._old.path, keeps)
             try:
-                with scratch.open("wb") as file:
+                with create(scratch) as file:
                     sent = self._write(MessageWriter(file, self._about), new, path)
                     file.flush()
                     os.fsync(file.fileno())
