@@ -32,7 +32,6 @@ from fedsparq.wire import decode
 
 _TRAIN = b"FSQT"
 """How the third request begins: a broadcast, and what the neighbours shared."""
-_PRIVATE = 0o600
 
 AskMasked = Callable[[Mapping[int, bytes]], Iterable[Delivery]]
 """Sends each client its own request, and gives the answers as they come."""
@@ -106,12 +105,12 @@ class MaskedClient:
             raise SecureSumError("this client takes part in no sum") from None
 
     def _save(self, member: Member) -> None:
-        write_safely(self._path, member.encode(), _PRIVATE)
+        write_safely(self._path, member.encode(), private=True)
         if 2 in member.requests:
             keys = Neighbourhood.decode(member.requests[2]).keys
             known = self._known() | {client: each.node for client, each in keys.items()}
             text = json.dumps({str(client): node.hex() for client, node in sorted(known.items())})
-            write_safely(self._keys / "known.json", text.encode(), _PRIVATE)
+            write_safely(self._keys / "known.json", text.encode(), private=True)
 
     def _known(self) -> dict[int, bytes]:
         path = self._keys / "known.json"
@@ -125,8 +124,8 @@ class MaskedClient:
     def _node_key(self) -> bytes:
         path = self._keys / "node.key"
         if not path.exists():
-            write_safely(path, os.urandom(32), _PRIVATE)
-            write_safely(self._keys / "node.pub", NodeKey(path.read_bytes()).public.hex().encode(), _PRIVATE)
+            write_safely(path, os.urandom(32), private=True)
+            write_safely(self._keys / "node.pub", NodeKey(path.read_bytes()).public.hex().encode(), private=True)
         return path.read_bytes()
 
     @property

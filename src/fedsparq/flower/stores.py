@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 from flwr.app import Array, ConfigRecord, Context
 
-from fedsparq.archive import ArchiveError, pack_parts, read_writable, unpack, write_safely
+from fedsparq.archive import ArchiveError, make_folder, open_lock, pack_parts, read_writable, unpack, write_safely
 from fedsparq.federate.state import ClientState, StateError
 from fedsparq.federate.store import DiskStore, Loaded
 from fedsparq.flower.records import Template, pack_arrays, unpack_arrays
@@ -27,8 +27,6 @@ from fedsparq.layout import Layout, Vector
 
 NODE_KEY = "fedsparq-state"
 """The key of a SuperNode's `--node-config` that names the folder for states."""
-
-_PRIVATE = 0o600
 
 
 @dataclass(frozen=True)
@@ -132,15 +130,14 @@ class FileStore:
 
     def save_held(self, held: Held) -> None:
         """Not durable: a node that finds it damaged asks for the whole model."""
-        write_safely(self.folder / "held.safetensors", held.encode(), _PRIVATE, durable=False)
+        write_safely(self.folder / "held.safetensors", held.encode(), private=True, durable=False)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
         path = self.folder / "lock"
         while True:
-            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            with path.open("w") as file:
-                os.chmod(file.fileno(), _PRIVATE)
+            make_folder(self.folder, private=True)
+            with open_lock(path) as file:
                 fcntl.flock(file, fcntl.LOCK_EX)
                 if not _is_at(file.fileno(), path):
                     continue  # `fedsparq states --remove` took the folder away while this waited
@@ -149,7 +146,7 @@ class FileStore:
 
     @property
     def _disk(self) -> DiskStore:
-        return DiskStore(self.folder, mode=_PRIVATE)
+        return DiskStore(self.folder)
 
 
 def _is_at(descriptor: int, path: Path) -> bool:
