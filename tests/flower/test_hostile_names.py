@@ -43,7 +43,6 @@ def test_an_ordinary_name_is_a_folder(tmp_path):
     assert (tmp_path / "a" / "b" / "states" / "federation-hospital-1.b").is_dir()
 
 
-@pytest.mark.xfail(strict=True, reason="the name becomes a path as it is")
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_name_that_is_a_path_is_refused_and_nothing_is_written(name, tmp_path):
     with pytest.raises(RunError):
