@@ -1,13 +1,14 @@
-"""Arrays and facts in one safetensors file that tells when it was damaged, and files that survive a crash."""
+"""Arrays and facts in one safetensors file that tells when it was damaged, files that survive a crash, and a lock."""
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
 import mmap
 import os
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,41 @@ def rest(data: memoryview) -> None:
     """Take a mapped file out of memory until it is next looked at. Nothing of it may have been changed."""
     if isinstance(data.obj, mmap.mmap):
         data.obj.madvise(mmap.MADV_DONTNEED)
+
+
+@contextmanager
+def exclusive(folder: Path) -> Iterator[None]:
+    """Hold the lock of a folder, which is created if it is missing; wait while another thread or process holds it.
+
+    It cannot be taken twice by one thread: that waits for ever. The kernel releases it when its process ends.
+    """
+    descriptor = _locked(folder)
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _locked(folder: Path) -> int:
+    path = folder / "lock"
+    try:
+        while True:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if is_at(descriptor, path):
+                return descriptor
+            os.close(descriptor)  # the folder was removed while this waited
+    except OSError as error:
+        raise RunError(f"{folder} cannot be locked: {error.strerror or error}") from error
+
+
+def is_at(descriptor: int, path: Path) -> bool:
+    """Whether an open file is still the one of this name: its folder may have been removed since."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def remove_scratch(folder: Path) -> None:

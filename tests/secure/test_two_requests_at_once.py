@@ -102,7 +102,6 @@ def trials(folder: Path) -> Iterator[Path]:
         yield states
 
 
-@pytest.mark.xfail(strict=True, reason="no lock from reading a sum's secrets to saving them")
 @pytest.mark.parametrize("kind", ["threads", "processes"])
 def test_one_client_never_gives_both_shares_of_a_neighbour(tmp_path: Path, kind: str) -> None:
     request, given = before_unmasking(tmp_path), []
@@ -116,7 +115,6 @@ def test_one_client_never_gives_both_shares_of_a_neighbour(tmp_path: Path, kind:
     assert [len(each) for each in given] == [1] * TRIALS
 
 
-@pytest.mark.xfail(strict=True, reason="no lock from reading a sum's secrets to saving them")
 def test_the_same_request_twice_at_once_gets_the_same_bytes(tmp_path: Path) -> None:
     request = before_unmasking(tmp_path)
     with two_at_once("threads") as pool:
