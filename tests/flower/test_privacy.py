@@ -302,7 +302,6 @@ def telling(message, context, call_next):
     return reply
 
 
-@pytest.mark.xfail(strict=True, reason="the largest of the clients' integers is released without noise")
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("wrapper", WRAPPERS)
 def test_integers_of_clients_are_not_released_by_differential_privacy(wrapper, order):
