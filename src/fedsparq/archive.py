@@ -1,16 +1,17 @@
-"""Arrays and facts in one safetensors file that tells when it was damaged, and files that survive a crash."""
+"""Arrays and facts in one safetensors file that tells when it was damaged, files that survive a crash, and a lock."""
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
 import mmap
 import os
 import secrets
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, BinaryIO
 
 import numpy as np
 import xxhash
@@ -114,13 +115,48 @@ def rest(data: memoryview) -> None:
         data.obj.madvise(mmap.MADV_DONTNEED)
 
 
+@contextmanager
+def exclusive(folder: Path) -> Iterator[None]:
+    """Hold the lock of a folder, which is created if it is missing; wait while another thread or process holds it.
+
+    It cannot be taken twice by one thread: that waits for ever. The kernel releases it when its process ends.
+    """
+    descriptor = _locked(folder)
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _locked(folder: Path) -> int:
+    path = folder / "lock"
+    try:
+        while True:
+            make_folder(folder, private=True)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if is_at(descriptor, path):
+                return descriptor
+            os.close(descriptor)  # the folder was removed while this waited
+    except OSError as error:
+        raise RunError(f"{folder} cannot be locked: {error.strerror or error}") from error
+
+
+def is_at(descriptor: int, path: Path) -> bool:
+    """Whether an open file is still the one of this name: its folder may have been removed since."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
+
+
 def remove_scratch(folder: Path) -> None:
     """Remove what killed processes had not written to the end; for who holds the folder's lock."""
     for path in folder.rglob(f".*.[0-9]*{SCRATCH}"):
         path.unlink(missing_ok=True)
 
 
-def create(path: Path, private: bool = False) -> IO[bytes]:
+def create(path: Path, private: bool = False) -> BinaryIO:
     """Create a file and open it for writing. FileExistsError if the name is taken, even by a link that leads nowhere.
 
     A `private` file is its owner's alone from the moment it exists; any other is as the umask says.

@@ -11,12 +11,13 @@ import json
 import os
 import secrets
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from fedsparq.archive import write_safely
+from fedsparq.archive import exclusive, write_safely
 from fedsparq.errors import SecureSumError, WireError
 from fedsparq.federate.client import Answer, Client
 from fedsparq.federate.messages import Broadcast, Reply, reply_digest
@@ -55,7 +56,15 @@ class MaskedClient:
     keys: Path | None = None
 
     def answer(self, message: bytes) -> Answer:
-        """The answer to a request of any stage; none, with a remark, to one that cannot or must not be answered."""
+        """The answer to a request of any stage; none, with a remark, to one that cannot or must not be answered.
+
+        The folder is locked from reading the secrets to saving them: of two requests at once, the second one finds
+        what was answered to the first.
+        """
+        with exclusive(self.folder):
+            return self._answer(message)
+
+    def _answer(self, message: bytes) -> Answer:
         try:
             if kind_of(message) == Invitation.kind:
                 member = self._invited(Invitation.decode(message))
@@ -108,9 +117,10 @@ class MaskedClient:
         write_safely(self._path, member.encode(), private=True)
         if 2 in member.requests:
             keys = Neighbourhood.decode(member.requests[2]).keys
-            known = self._known() | {client: each.node for client, each in keys.items()}
-            text = json.dumps({str(client): node.hex() for client, node in sorted(known.items())})
-            write_safely(self._keys / "known.json", text.encode(), private=True)
+            with self._keys_locked():
+                known = {client: each.node for client, each in keys.items()} | self._known()
+                text = json.dumps({str(client): node.hex() for client, node in sorted(known.items())})
+                write_safely(self._keys / "known.json", text.encode(), private=True)
 
     def _known(self) -> dict[int, bytes]:
         path = self._keys / "known.json"
@@ -123,10 +133,15 @@ class MaskedClient:
 
     def _node_key(self) -> bytes:
         path = self._keys / "node.key"
-        if not path.exists():
-            write_safely(path, os.urandom(32), private=True)
-            write_safely(self._keys / "node.pub", NodeKey(path.read_bytes()).public.hex().encode(), private=True)
-        return path.read_bytes()
+        with self._keys_locked():
+            if not path.exists():
+                write_safely(path, os.urandom(32), private=True)
+                write_safely(self._keys / "node.pub", NodeKey(path.read_bytes()).public.hex().encode(), private=True)
+            return path.read_bytes()
+
+    def _keys_locked(self) -> AbstractContextManager[None]:
+        """Several runs of a node share its keys. Where they are in `folder`, that is locked already."""
+        return nullcontext() if self.keys is None else exclusive(self.keys)
 
     @property
     def _keys(self) -> Path:
