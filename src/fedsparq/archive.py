@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import xxhash
@@ -120,7 +120,7 @@ def remove_scratch(folder: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def create(path: Path, private: bool = False) -> IO[bytes]:
+def create(path: Path, private: bool = False) -> BinaryIO:
     """Create a file and open it for writing. FileExistsError if the name is taken, even by a link that leads nowhere.
 
     A `private` file is its owner's alone from the moment it exists; any other is as the umask says.
@@ -129,7 +129,7 @@ def create(path: Path, private: bool = False) -> IO[bytes]:
     return os.fdopen(os.open(path, flags, 0o600 if private else 0o666), "wb")
 
 
-def open_lock(path: Path) -> IO[bytes]:
+def open_lock(path: Path) -> BinaryIO:
     """Open a private file to lock, creating it if there is none. A symbolic link is not followed."""
     try:
         return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600), "r+b")
