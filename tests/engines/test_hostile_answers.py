@@ -24,12 +24,6 @@ HOSTILE = 2
 Change = Callable[[RecordDict], dict[str, object] | RecordDict]
 
 
-@pytest.fixture(autouse=True)
-def _not_yet(request):
-    if "garbage" not in request.node.name and "no bytes" not in request.node.name:
-        request.applymarker(pytest.mark.xfail(strict=True, reason="it ends the server"))
-
-
 def about(**more: object) -> Change:
     return lambda content: {"about": ConfigRecord({**content["about"], **more})}
 
