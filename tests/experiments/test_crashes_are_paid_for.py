@@ -60,7 +60,6 @@ def books(folder: Path) -> tuple[list[float], list[int], float]:
     return [each["epsilon"] for each in records], [each["clients"] for each in records], summary["epsilon"]
 
 
-@pytest.mark.xfail(strict=True, reason="a restart in round 1 clears away who was asked")
 def test_noised_answers_of_a_first_round_that_crashed_are_paid_for(tmp_path: Path) -> None:
     """Three times each client answered round 1, so the budget of four rounds ends after round 2."""
     crash(tmp_path, RECORDS)
@@ -73,7 +72,6 @@ def test_noised_answers_of_a_first_round_that_crashed_are_paid_for(tmp_path: Pat
     assert spent == pytest.approx(8.0)
 
 
-@pytest.mark.xfail(strict=True, reason="sums that a crash left without a record are not paid for")
 def test_noised_sums_of_a_first_round_that_crashed_are_paid_for(tmp_path: Path) -> None:
     crash(tmp_path, SUMS)
     crash(tmp_path, SUMS, "--resume")
@@ -96,7 +94,6 @@ def coordinates(folder: Path) -> int:
     return int(spec.chosen_method().aggregator.support.count(build_task(spec).layout))  # type: ignore[attr-defined]
 
 
-@pytest.mark.xfail(strict=True, reason="a restart in round 1 forgets for which noise clients were asked")
 def test_a_budget_that_crashes_used_up_asks_nobody_again(tmp_path: Path) -> None:
     """Nor can another budget, or a run from the start, take its place in the same folder."""
     crash(tmp_path, RECORDS, "--rounds", "2")
