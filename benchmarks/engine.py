@@ -41,7 +41,9 @@ def bare_loop(task: Supervised) -> float:
 
 
 def supervised_task(spec: RunSpec) -> Supervised:
-    return Supervised(spec.dataset, spec.model, clients=spec.clients, test_limit=100, training=spec.training)
+    return Supervised(
+        dataset=spec.dataset, model=spec.model, clients=spec.clients, test_limit=100, training=spec.training
+    )
 
 
 def engine(spec: RunSpec, workers: int) -> float:

@@ -26,7 +26,7 @@ from fedsparq.payload import Payload
 from fedsparq.payload.kernels import uniform
 from fedsparq.protocols import Update
 from fedsparq.specs.schedule import chosen_clients
-from fedsparq.tasks.options import Training
+from fedsparq.tasks.settings import Training
 from fedsparq.tasks.supervised import Supervised
 from fedsparq.wire import CONTEXT_LIMIT, encoded_size
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsparq.tasks import data
+from fedsparq.tasks import load
 
 SEED = 2511
 PER_DIGIT = {"train": 1_000, "test": 200}
@@ -38,7 +38,7 @@ def save(path: Path, arrays: dict[str, NDArray[np.uint8]]) -> None:
 
 
 def main() -> None:
-    full = data.load("mnist")
+    full = load.load("mnist")
     rng = np.random.default_rng(SEED)
     arrays: dict[str, NDArray[np.uint8]] = {}
     for name, (images, labels) in (("train", full.train), ("test", full.test)):

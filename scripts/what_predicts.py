@@ -11,7 +11,7 @@ import numpy as np
 import fedsparq
 from fedsparq.federate.model import Model
 from fedsparq.layout import Vector
-from fedsparq.tasks.options import Training
+from fedsparq.tasks.settings import Training
 from fedsparq.tasks.supervised import Supervised
 
 ROUNDS = (2, 5, 10, 20)

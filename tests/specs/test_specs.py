@@ -8,7 +8,7 @@ import pytest
 from fedsparq.errors import OptionError
 from fedsparq.optimize import Adam
 from fedsparq.specs import RunSpec, check, load_bundled, load_compare, load_run, locate
-from fedsparq.specs.tables import merge, slug
+from fedsparq.tasks.tables import merge, slug
 
 
 def write(tmp_path: Path, text: str) -> Path:
@@ -225,13 +225,14 @@ def test_the_usual_model_follows_from_the_data_set() -> None:
 
 def test_the_task_of_earlier_specs_has_another_name() -> None:
     assert RunSpec(task="images") == RunSpec(task="supervised") == RunSpec()
+    assert RunSpec(precision="float32") == RunSpec()
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
         ('device = "gpu"', ["device", "'auto', 'cpu', 'cuda' or 'mps'", "gpu"]),
-        ('precision = "float16"', ["precision", "'float32' or 'bfloat16'"]),
+        ('precision = "bfloat16"', ["precision", "no such key"]),
         ('augment = "rotate"', ["augment", "'off' or 'crop-flip'"]),
         ("window = 0", ["window", "greater than or equal to 1"]),
     ],

@@ -8,7 +8,7 @@ import pytest
 
 import fedsparq
 from fedsparq.errors import DataError, OptionError
-from fedsparq.tasks import data
+from fedsparq.tasks import load as data
 from fedsparq.tasks.dataset import Dataset, strata
 
 RNG = np.random.default_rng(0)

@@ -8,8 +8,8 @@ import pytest
 from PIL import Image
 
 from fedsparq.errors import DataError
-from fedsparq.tasks import data
-from fedsparq.tasks.columns import Columns
+from fedsparq.tasks import load as data
+from fedsparq.tasks.load import Columns
 
 datasets = pytest.importorskip("datasets")
 
@@ -155,7 +155,7 @@ def without(table: pd.DataFrame, **values: object) -> pd.DataFrame:
         (without(flowers(30), length=None), {}, "column 'length' of .* has 2 rows without a value"),
         (without(flowers(30), label=None), {}, "2 examples without a label in column 'label'"),
         (flowers(3), {}, "3 examples are too few to set some aside"),
-        (flowers(30)[["label"]], {}, "no columns beside its label"),
+        (flowers(30)[["label"]], {}, "no columns besides its label"),
         (flowers(300).assign(label=np.arange(300)), {}, "300 different integers in 300 rows.*floats"),
     ],
 )

@@ -6,8 +6,8 @@ import torch
 from scipy.stats import chi2
 
 from fedsparq.tasks import PerExample
-from fedsparq.tasks.per_example import noisy_gradient
 from fedsparq.tasks.supervised import Supervised
+from fedsparq.tasks.training import noisy_gradient
 
 TASK = Supervised(clients=2, train_limit=60, test_limit=10)
 INDICES = np.arange(20)

@@ -6,7 +6,7 @@ import pytest
 
 _STEPS = """
 import resource, sys, torch
-from fedsparq.tasks.process import prepare_process
+from fedsparq.tasks.devices import prepare_process
 
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

@@ -11,12 +11,10 @@ import fedsparq
 from fedsparq.errors import DataError, OptionError
 from fedsparq.federate.model import Model
 from fedsparq.tasks import Training, class_counts
-from fedsparq.tasks.augment import crop_flip, draw
-from fedsparq.tasks.evaluation import evaluate
+from fedsparq.tasks.decode import characters
 from fedsparq.tasks.flat_model import FlatModel
 from fedsparq.tasks.supervised import Supervised
-from fedsparq.tasks.text import characters
-from fedsparq.tasks.training import objective
+from fedsparq.tasks.training import crop_and_flip, draw_crops, evaluate, loss_function
 
 RNG = np.random.default_rng(0)
 
@@ -101,7 +99,7 @@ def test_what_fills_a_window_does_not_count():
     targets = torch.tensor([[1, 2, -100], [4, -100, -100]])
     logs = outputs.log_softmax(-1)
     expected = -(logs[0, 0, 1] + logs[0, 1, 2] + logs[1, 0, 4]) / 3
-    assert objective(outputs, targets).item() == pytest.approx(expected.item())
+    assert loss_function(outputs, targets).item() == pytest.approx(expected.item())
     data = characters({"A": "abcabcab"}, {"A": "abcab"}, 10, owned=False)
     model = Given(data, model="char-lstm")
     network = model.network
@@ -131,10 +129,10 @@ def test_too_little_text_is_refused():
 
 def test_crops_and_flips_are_what_torch_would_cut_out():
     images = RNG.integers(0, 256, (30, 3, 9, 7), dtype=np.uint8)
-    moves = draw(30, np.random.default_rng(1))
+    moves = draw_crops(30, np.random.default_rng(1))
     assert {tuple(moves.min(0)), tuple(moves.max(0))} == {(0, 0, 0), (8, 8, 1)}
     framed = torch.nn.functional.pad(torch.from_numpy(images), (4, 4, 4, 4))
-    for image, frame, (down, right, mirrored) in zip(crop_flip(images, moves), framed, moves, strict=True):
+    for image, frame, (down, right, mirrored) in zip(crop_and_flip(images, moves), framed, moves, strict=True):
         cut = frame[:, down : down + 9, right : right + 7]
         assert np.array_equal(image, (cut.flip(2) if mirrored else cut).numpy())
 
@@ -153,22 +151,22 @@ def test_augmented_training_is_a_function_of_seed_round_and_client():
 def test_augment_is_for_images_and_has_few_kinds():
     with pytest.raises(OptionError, match=r"moves images, but an example here has the shape \(6,\)"):
         Given(table(), augment="crop-flip").initial()
-    with pytest.raises(OptionError, match="choose from off, crop-flip"):
+    with pytest.raises(OptionError, match="'off' or 'crop-flip'"):
         Supervised(augment="rotate")
 
 
 def test_shakespeare_by_speaker(real_datasets: Path):
     if not (real_datasets / "karpathy").is_dir():
         pytest.skip("shakespeare is not here")
-    task = Supervised("shakespeare", "char-lstm", partition="natural", clients=299)
+    task = Supervised(dataset="shakespeare", model="char-lstm", partition="natural", clients=299)
     assert len(task.data.classes) == 65
     assert task.examples(0) == -(-34_755 // 80), "GLOUCESTER says 34,756 characters"
     assert task.examples(298) == 1
-    few = Supervised("shakespeare", "char-lstm", partition="natural", clients=3)
+    few = Supervised(dataset="shakespeare", model="char-lstm", partition="natural", clients=3)
     assert all(np.array_equal(few.parts[client], task.parts[client]) for client in range(3))
 
 
 def test_shakespeare_that_is_not_here_says_where_it_would_be(monkeypatch, tmp_path):
     monkeypatch.setenv("FEDSPARQ_DATASETS", str(tmp_path))
     with pytest.raises(DataError, match=r"karpathy/tiny_shakespeare/by_speaker in \$FEDSPARQ_DATASETS"):
-        Supervised("shakespeare", "char-lstm").initial()
+        Supervised(dataset="shakespeare", model="char-lstm").initial()

@@ -8,9 +8,9 @@ from fedsparq.layout import Buffers
 from fedsparq.rules import Proximal
 from fedsparq.tasks import Training, models, training
 from fedsparq.tasks.dataset import Dataset, Split
-from fedsparq.tasks.evaluation import evaluate as evaluate_on
 from fedsparq.tasks.flat_model import FlatModel
 from fedsparq.tasks.models import Signature
+from fedsparq.tasks.training import evaluate as evaluate_on
 
 MEAN, STD = (0.2,), (0.3,)
 
@@ -181,7 +181,7 @@ def test_chunks_larger_than_the_gather_give_the_same_batches(monkeypatch):
     split, indices = make_split(100), np.arange(100)
     vectors = []
     for values in (1, 1 << 20):
-        monkeypatch.setattr("fedsparq.tasks.batches._CHUNK_VALUES", values)
+        monkeypatch.setattr("fedsparq.tasks.training._CHUNK_VALUES", values)
         model = FlatModel(make_model())
         train(model, split, indices, Training(batch_size=16), MEAN, STD, seed=2)
         vectors.append(model.vector)

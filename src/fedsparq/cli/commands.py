@@ -52,7 +52,7 @@ def compare(
 def datasets() -> None:
     """The data sets known by name, and where each would be read from."""
     need_torch()
-    from fedsparq.tasks.data import catalogue
+    from fedsparq.tasks.load import catalogue
 
     table = Table("name", "hub id", "classes", "train", "test", "found")
     for row in catalogue():

@@ -49,7 +49,6 @@ _OVERRIDES: dict[str, tuple[type, str]] = {
     "secure_sums": (bool, "Sum the updates under masks: the server sees no single one."),
     "engine": (str, "local or flower-simulation."),
     "device": (str, "auto, cpu, cuda or mps."),
-    "precision": (str, "float32 or bfloat16."),
 }
 _OPTIONS = ("method", "dataset", "model", "task", "aggregator", "optimizer", "downlink")
 """What may have options of its own: `--dataset-option rows=900`; those of the method are also `-o`."""

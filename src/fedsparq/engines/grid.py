@@ -14,7 +14,7 @@ from fedsparq.engines.worker import worker_of
 from fedsparq.errors import RunError, WireError
 from fedsparq.federate.client import Answer
 from fedsparq.federate.rounds import Delivery
-from fedsparq.tasks.process import prepare_process
+from fedsparq.tasks.devices import prepare_process
 from fedsparq.threads import only_one
 
 

@@ -15,7 +15,7 @@ from fedsparq.federate.rounds import Delivery
 from fedsparq.methods.registry import check_portable, find_recipe
 from fedsparq.specs import RunSpec
 from fedsparq.tasks import Task
-from fedsparq.tasks.process import prepare_process
+from fedsparq.tasks.devices import prepare_process
 
 
 class LocalEngine(Engine):

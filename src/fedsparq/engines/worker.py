@@ -19,14 +19,8 @@ from fedsparq.imports import importable_from_here
 from fedsparq.methods.registry import resolver
 from fedsparq.protocols import GradientHook
 from fedsparq.specs import RunSpec
-from fedsparq.tasks import Task, load_task
-
-_FOR_TASKS = (
-    *("clients", "seed", "training", "dataset", "model", "model_options"),
-    *("partition", "alpha", "shards_per_client", "train_limit", "test_limit"),
-    *("dataset_options", "label_column", "client_column", "window", "augment", "device", "precision", "per_example"),
-)
-"""What of a spec a task may ask for."""
+from fedsparq.tasks import DataSpec, Task, load_task
+from fedsparq.tasks.task import Poisonable, Remembers
 
 
 @dataclass(frozen=True)
@@ -47,7 +41,7 @@ class Worker:
             return self._task(client, number).train(client, model, number, hook, **more)
 
         resolve = resolver(self.spec.method)  # known here, from wherever the spec says
-        remembers = bool(getattr(self.task, "remembers", False))
+        remembers = isinstance(self.task, Remembers) and self.task.remembers
         own = Client(client, self.task.layout, train, store, resolve, self.spec.seed, remembers)
         if is_masked(message):
             return MaskedClient(own, self.states / f"secrets-{client}", self.keys).answer(message)
@@ -69,17 +63,15 @@ def worker_of(spec: str, states: Path, keys: Path | None = None) -> Worker:
 
 def build_task(spec: RunSpec) -> Task:
     """What a run trains: the same in every process that works for it."""
-    offered = {name: getattr(spec, name) for name in _FOR_TASKS}
-    return load_task(spec.task, spec.task_options, **offered)
+    provided = {name: getattr(spec, name) for name in (*DataSpec.model_fields, "training", "per_example")}
+    return load_task(spec.task, spec.task_options, **provided)
 
 
 def poisoned(task: Task, kind: str) -> Task:
-    """A task whose data were tampered with: by its method `poisoned`."""
-    tamper = getattr(task, "poisoned", None)
-    if tamper is None or (kind == "backdoor" and not hasattr(task, "backdoor_success")):
+    """Return a task whose data were tampered with."""
+    if not isinstance(task, Poisonable):
         raise OptionError(f"hostile_kinds: {kind!r} tampers with data, and the task {type(task).__name__} cannot")
-    made: Task = tamper(kind)
-    return made
+    return task.poisoned(kind)
 
 
 def import_homes(modules: list[str]) -> None:

@@ -8,6 +8,7 @@ from fedsparq.federate.model import Model
 from fedsparq.method import Method
 from fedsparq.specs import RunSpec
 from fedsparq.tasks import Task
+from fedsparq.tasks.task import TrainsClean
 
 
 def method_of(spec: RunSpec, task: Task) -> Method:
@@ -24,9 +25,8 @@ def with_clean_set(method: Method, task: Task) -> Method:
     rule = method.aggregator
     if not isinstance(rule, FLTrust) or rule.train is not None:
         return method
-    train = getattr(task, "train_clean", None)
-    if train is None:
+    if not isinstance(task, TrainsClean):
         raise OptionError(f"fltrust needs a task with a method `train_clean`, which {type(task).__name__} has not")
-    examples = rule.examples
+    examples, train = rule.examples, task.train_clean
     own = lambda vector, buffers, number: train(Model(vector, buffers), number, examples).update  # noqa: E731
     return method.with_server(aggregator=FLTrust(examples, own))

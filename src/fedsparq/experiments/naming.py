@@ -9,7 +9,7 @@ from typing import Any
 
 from fedsparq.errors import FedSparQError
 from fedsparq.specs import RunSpec, check, read_toml
-from fedsparq.specs.tables import slug
+from fedsparq.tasks.tables import slug
 
 _IN_FOLDER_NAME = (
     *("method", "options", "aggregator", "aggregator_options", "optimizer", "optimizer_options", "task"),

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from fedsparq.errors import OptionError
 from fedsparq.specs import RunSpec
-from fedsparq.tasks.data import find
-
-MODELS = ("mlp", "lenet5", "resnet18", "char-lstm", "char-transformer")
-"""Those that `fedsparq.tasks.models` has, which needs torch to say so."""
+from fedsparq.tasks.load import find
+from fedsparq.tasks.models import MODELS
 
 
 def look_ahead(spec: RunSpec) -> None:

@@ -32,6 +32,7 @@ from fedsparq.specs import RunSpec
 from fedsparq.specs.privacy import private_mean
 from fedsparq.tasks import Task, class_counts, train_examples
 from fedsparq.tasks.poison import POISONS
+from fedsparq.tasks.task import Poisonable
 
 _PAPER = "upload_bytes_paper"
 _LOST = "client state lost: "
@@ -207,8 +208,8 @@ class _Rounds:
             )
         closed = time.perf_counter()
         metrics = self.task.evaluate(self.server.state.model)
-        if "backdoor" in self.spec.faults.hostile_kinds:
-            metrics["backdoor_success"] = self.task.backdoor_success(self.server.state.model)  # type: ignore[attr-defined]
+        if "backdoor" in self.spec.faults.hostile_kinds and isinstance(self.task, Poisonable):
+            metrics["backdoor_success"] = self.task.backdoor_success(self.server.state.model)
         traffic.seconds["evaluate"] = time.perf_counter() - closed
         return _record(outcome, len(clients), traffic, metrics, self._spent())
 

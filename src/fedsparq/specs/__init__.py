@@ -3,7 +3,7 @@
 from fedsparq.specs.files import compare_of, load_bundled, load_compare, load_run, locate
 from fedsparq.specs.parts import FaultSpec
 from fedsparq.specs.run import RunSpec
-from fedsparq.specs.tables import check, read_toml
+from fedsparq.tasks.tables import check, read_toml
 
 __all__ = [
     "FaultSpec",

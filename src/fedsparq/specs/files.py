@@ -9,7 +9,7 @@ from typing import Any
 
 from fedsparq.errors import OptionError
 from fedsparq.specs.run import CompareSpec, RunSpec
-from fedsparq.specs.tables import check, merge, no_such_key, read_toml
+from fedsparq.tasks.tables import check, merge, no_such_key, read_toml
 
 _BUNDLED = files("fedsparq.specs") / "bundled"
 

@@ -20,11 +20,10 @@ from fedsparq.specs.parts import FaultSpec, ServerSpec
 from fedsparq.specs.privacy import PrivacySpec
 from fedsparq.specs.promises import check_promises
 from fedsparq.specs.schedule import chosen_clients, most_rounds, poisson_clients
-from fedsparq.specs.tables import check, merge, slug
-from fedsparq.tasks import PerExample, Training
+from fedsparq.tasks.settings import DataSpec, PerExample, Training
+from fedsparq.tasks.tables import check, merge, slug
 from fedsparq.tasks.task import FORMER_NAME, SPAFL, SUPERVISED
 
-PartitionKind = Literal["iid", "dirichlet", "shards", "natural"]
 EngineKind = Literal["local", "flower-simulation"]
 _TEXTS = ("shakespeare",)
 
@@ -33,53 +32,31 @@ def _training(value: Any) -> Any:
     return Training(**value) if isinstance(value, dict) else value
 
 
-class RunSpec(BaseModel, extra="forbid", frozen=True):
+class RunSpec(DataSpec, extra="forbid", frozen=True):
     """One run: one method on one task and seed."""
 
     method: str = "fedsparq"
     """By name, or `package.module:function`; so are aggregator, optimizer and downlink."""
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = Field(default_factory=dict)
     aggregator: str = ""
     """If given, replaces the method's own aggregator; so does `optimizer` its optimizer."""
-    aggregator_options: dict[str, Any] = {}
+    aggregator_options: dict[str, Any] = Field(default_factory=dict)
     optimizer: str = ""
-    optimizer_options: dict[str, Any] = {}
+    optimizer_options: dict[str, Any] = Field(default_factory=dict)
     task: str = SUPERVISED
     """`supervised`, or `package.module:function`: see `fedsparq.tasks.load_task`."""
-    task_options: dict[str, Any] = {}
-    dataset: str = "mnist-mini"
-    """By name, hub id, folder, or `package.module:function` that returns a `fedsparq.Dataset`."""
-    dataset_options: dict[str, Any] = {}
-    label_column: str = ""
-    """Of a table: the target; if not given, a column called label, target or y."""
-    client_column: str = ""
-    """Of a table: whose each example is, for the partition `natural`; if not given, a column such as client or user."""
-    window: int = Field(80, ge=1)
-    """How many characters of a text are one example."""
-    augment: Literal["off", "crop-flip"] = "off"
-    model: str = "mlp"
-    """By name, or `package.module:function`; if not given, `char-lstm` for `shakespeare`."""
-    model_options: dict[str, Any] = {}
-    partition: PartitionKind = "iid"
-    alpha: float = Field(0.5, gt=0)
-    shards_per_client: int = Field(2, ge=1)
-    clients: int = Field(3, ge=1, le=100_000)
+    task_options: dict[str, Any] = Field(default_factory=dict)
     fraction: float = Field(1.0, gt=0, le=1)
     rounds: int = Field(10, ge=1)
-    seed: int = Field(0, ge=0, lt=2**64)
-    train_limit: int | None = Field(None, ge=1)
-    test_limit: int | None = Field(None, ge=1)
     downlink: str | None = None
-    downlink_options: dict[str, Any] = {}
+    downlink_options: dict[str, Any] = Field(default_factory=dict)
     budget: str = ""
     """What each client may send: "20 kB" a round, or "5 MB/run". For methods with a budget option."""
-    client_budgets: dict[int, str] = {}
+    client_budgets: dict[int, str] = Field(default_factory=dict)
     """Other budgets for single clients, by their numbers."""
     acknowledge: bool = True
     """Whether clients learn which replies counted. If not, this is plain error feedback: what is dropped is lost."""
     engine: EngineKind = "local"
-    device: Literal["auto", "cpu", "cuda", "mps"] = "cpu"
-    precision: Literal["float32", "bfloat16"] = "float32"
     note: str = ""
     variant: str = ""
     """What is special about this run beside method and options, for its label."""
@@ -91,13 +68,14 @@ class RunSpec(BaseModel, extra="forbid", frozen=True):
     @model_validator(mode="before")
     @classmethod
     def _usual_names(cls, data: Any) -> Any:
-        """The usual model of a data set, where none is given; and today's name of the task."""
+        """Add the usual model of a data set, where none is given; read what 0.1.0 wrote."""
         if not isinstance(data, Mapping):
             return data
         usual = {"model": "char-lstm"} if data.get("dataset") in _TEXTS else {}
         usual |= {"task": SPAFL} if data.get("method") == SPAFL else {}
         today = {"task": SUPERVISED} if data.get("task") == FORMER_NAME else {}
-        return usual | dict(data) | today
+        former = {"precision"} if data.get("precision") == "float32" else set()
+        return usual | {key: value for key, value in data.items() if key not in former} | today
 
     @model_validator(mode="after")
     def _can_be_run(self) -> RunSpec:
@@ -224,18 +202,18 @@ class MethodChoice(BaseModel, extra="forbid", frozen=True):
     """
 
     name: str
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = Field(default_factory=dict)
     aggregator: str = ""
-    aggregator_options: dict[str, Any] = {}
+    aggregator_options: dict[str, Any] = Field(default_factory=dict)
     optimizer: str = ""
-    optimizer_options: dict[str, Any] = {}
+    optimizer_options: dict[str, Any] = Field(default_factory=dict)
     downlink: str | None = None
-    downlink_options: dict[str, Any] = {}
+    downlink_options: dict[str, Any] = Field(default_factory=dict)
     acknowledge: bool = True
     variant: str = ""
-    faults: dict[str, Any] = {}
-    server: dict[str, Any] = {}
-    privacy: dict[str, Any] = {}
+    faults: dict[str, Any] = Field(default_factory=dict)
+    server: dict[str, Any] = Field(default_factory=dict)
+    privacy: dict[str, Any] = Field(default_factory=dict)
 
     def changes(self) -> dict[str, Any]:
         """What the row says, as keys of a run."""
@@ -248,12 +226,12 @@ class CompareSpec(BaseModel, extra="forbid", frozen=True):
 
     name: str = ""
     methods: tuple[MethodChoice, ...] = Field(min_length=1)
-    partitions: tuple[PartitionKind, ...] = Field(("iid",), min_length=1)
+    partitions: tuple[str, ...] = Field(("iid",), min_length=1)
     seeds: tuple[int, ...] = Field((0,), min_length=1)
     axes: tuple[tuple[dict[str, Any], ...], ...] = ()
     """Further axes, each a list of tables with keys of a run: every combination is run for each method. A table with
     `only`, a list of names, is for these methods."""
-    run: dict[str, Any] = {}
+    run: dict[str, Any] = Field(default_factory=dict)
     """All other keys: those of a single run."""
 
     @field_validator("methods", mode="before")

@@ -64,7 +64,7 @@ class Dataset:
         self._set("test", test)
         if self.classification:
             highest = max(int(y.max()) for _, y in splits.values())
-            self._set("classes", tuple(self.classes) or tuple(str(number) for number in range(highest + 1)))
+            self._set("classes", self.classes or [str(number) for number in range(highest + 1)])
             if highest >= len(self.classes):
                 raise DataError(f"y has the class {highest}, but classes names only {len(self.classes)}")
         if self.owners is not None:
@@ -75,6 +75,8 @@ class Dataset:
             mean, std = pixel_statistics(train[0])
             self._set("mean", mean)
             self._set("std", std)
+        for name in ("classes", "mean", "std", "target_std"):
+            self._set(name, tuple(getattr(self, name)))
 
     @property
     def classification(self) -> bool:

@@ -6,7 +6,7 @@ models, each on a part of the test split with the classes that its client trains
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -21,18 +21,15 @@ from fedsparq.federate.client import Trained
 from fedsparq.federate.model import Model
 from fedsparq.layout import Arrays, Layout
 from fedsparq.protocols import GradientHook
-from fedsparq.tasks.batches import batches
-from fedsparq.tasks.devices import own_randomness
-from fedsparq.tasks.evaluation import evaluate
+from fedsparq.tasks.devices import preserve_rng_state
 from fedsparq.tasks.flat_model import FlatModel
 from fedsparq.tasks.supervised import Supervised
-from fedsparq.tasks.training import PLAIN, DivergenceError, objective
+from fedsparq.tasks.training import SGD_DEFAULTS, DivergenceError, batches, evaluate, loss_function
 
 _SPARSEST = 0.01
 """A layer of which no more than this is left gets thresholds of 0 again."""
 
 
-@dataclass(frozen=True, eq=False)
 class SpaFL(Supervised):
     """The task ``spafl``: the data, model and training of `supervised`, with a threshold for each output of a layer."""
 
@@ -43,7 +40,9 @@ class SpaFL(Supervised):
         """The model that this process trains, whosever turn it is."""
         network = self._build()
         if network.layout.buffers or network.layout.counters:
-            raise OptionError(f"the task 'spafl' is for models without batch normalization; {self.model!r} has it")
+            raise OptionError(
+                f"the task 'spafl' is for models without batch normalization; {self.settings.model!r} has it"
+            )
         return Pruned(network)
 
     @property
@@ -80,8 +79,8 @@ class SpaFL(Supervised):
 
     def test_part(self, client: int) -> NDArray[np.int64]:
         """Of the test split as much as is due to one of the clients, with the classes of what this one trains on."""
-        labels, rng = self.data.test[1], np.random.default_rng([self.seed, client, 11])
-        wanted = max(1, len(labels) // self.clients)
+        labels, rng = self.data.test[1], np.random.default_rng([self.settings.seed, client, 11])
+        wanted = max(1, len(labels) // self.settings.clients)
         if not self.has_classes:
             return np.sort(rng.choice(len(labels), wanted, replace=False))
         own = self.data.train[1][self.parts[client]]
@@ -107,9 +106,9 @@ class SpaFL(Supervised):
         indices, done = self.parts[client], 0
         steps = options.steps or options.epochs * -(-len(indices) // options.batch_size)
         speed: list[Tensor | None] = [None, None]
-        rng = np.random.default_rng([self.seed, round, client, 0])
+        rng = np.random.default_rng([self.settings.seed, round, client, 0])
         network.module.train()
-        with own_randomness(network.device):
+        with preserve_rng_state(network.device):
             torch.manual_seed(int(rng.integers(2**63)))
             while done < steps:
                 order = indices[rng.permutation(len(indices))][: (steps - done) * options.batch_size]
@@ -118,7 +117,7 @@ class SpaFL(Supervised):
                 ):
                     pruned.prune(weights, thresholds)
                     network.gradient.zero_()
-                    loss = objective(network.module(inputs), targets)
+                    loss = loss_function(network.module(inputs), targets)
                     loss.backward()  # type: ignore[no-untyped-call]
                     if not bool(torch.isfinite(loss)):
                         raise DivergenceError(f"training diverged after {done} steps; lower lr (now {options.lr})")
@@ -132,7 +131,7 @@ class SpaFL(Supervised):
                         "momentum": options.momentum,
                         "weight_decay": options.weight_decay,
                     }
-                    sgd([weights, thresholds], gradients, speed, **rates, **PLAIN)
+                    sgd([weights, thresholds], gradients, speed, **rates, **SGD_DEFAULTS)
                     pruned.reset_empty(weights, thresholds.clamp_(min=0))
                     done += 1
 
