@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedsparq.experiments.run import run
-from fedsparq.specs import RunSpec, check
-from fedsparq.tasks.supervised import Supervised
+from fedsparq.lab.experiments.run import run
+from fedsparq.lab.specs import RunSpec, check
+from fedsparq.lab.tasks.supervised import Supervised
 
 CASES = {
     "MNIST / MLP": {"dataset": "mnist", "model": "mlp", "training": {"lr": 0.1}},

@@ -18,10 +18,10 @@ import torch
 from torch import nn
 
 from fedsparq.errors import DataError
+from fedsparq.lab.tasks import Dataset, Training, load, models
+from fedsparq.lab.tasks.flat_model import FlatModel
+from fedsparq.lab.tasks.training import train
 from fedsparq.rules import Proximal
-from fedsparq.tasks import Dataset, Training, load, models
-from fedsparq.tasks.flat_model import FlatModel
-from fedsparq.tasks.training import train
 
 CASES = (("mnist", "mlp"), ("fashion-mnist", "lenet5"))
 LR, BATCH_SIZE = 0.05, 32
