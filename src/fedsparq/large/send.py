@@ -96,7 +96,7 @@ def restore(message: Path | str, residual: Path | str, *, method: str | None = N
             if record is None or about.origin != record.origin or about.round > record.round:
                 raise RunError(f"{message} was not made from the residual {residual}: it cannot be put back into it")
             own = _method_of(record, about.method, method, message)
-            if not own.conserving:
+            if not own.traits.conserves_mass:
                 raise RunError(f"{own.label!r} is unbiased: a lost message is not put back")
             if about.round not in record.restored:
                 after = replace(record, restored=(*record.restored, about.round))
