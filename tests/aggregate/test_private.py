@@ -153,8 +153,8 @@ def test_with_poisson_sampling_an_audit_finds_no_more_than_its_smaller_promise()
     pytest.importorskip("dp_accounting", reason="the extra `privacy`")
     from scipy.stats import beta
 
+    from fedsparq.lab.specs.schedule import poisson_clients
     from fedsparq.privacy import epsilon_of, poisson_epsilon
-    from fedsparq.specs.schedule import poisson_clients
 
     small, noise, rate, delta, tries = Layout.of({"w": (2,)}), 0.5, 0.3, 1e-3, 4000
     mean = PrivateMean(clip=1.0, noise=noise, divisor=1.0, clients=3, rounds=1)

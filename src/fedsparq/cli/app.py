@@ -17,7 +17,7 @@ from fedsparq.cli.interrupt import InterruptedCommandError
 from fedsparq.errors import MissingExtraError, RunError
 
 if TYPE_CHECKING:
-    from fedsparq.report.write import Report
+    from fedsparq.lab.report.write import Report
 
 
 class _Commands(TyperGroup):
@@ -78,8 +78,8 @@ def need_torch() -> None:
 
 def conclude(folders: list[Path], page: Path, paper: bool, command: str) -> None:
     """Show the tables of some runs and write their report, with the figures that it shows itself."""
-    from fedsparq.report.console import print_tables
-    from fedsparq.results.reading import load_runs
+    from fedsparq.lab.report.console import print_tables
+    from fedsparq.lab.results.reading import load_runs
 
     print_tables(folders, console)
     if not load_runs(folders).runs:
@@ -92,7 +92,7 @@ def conclude(folders: list[Path], page: Path, paper: bool, command: str) -> None
 
 def write(folders: list[Path], page: Path, **about: Any) -> Report:
     """Write a report, as a page, a PDF or Markdown."""
-    from fedsparq.report.write import write_report
+    from fedsparq.lab.report.write import write_report
 
     try:
         return write_report(folders, page, **about)
