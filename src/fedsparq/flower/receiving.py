@@ -6,7 +6,6 @@ import time
 
 from flwr.app import ArrayRecord, Error, Message, MessageType, RecordDict
 
-from fedsparq.engines.blobs import unwrap
 from fedsparq.errors import FedSparQError, WireError
 from fedsparq.federate.messages import FullWanted, decode_answer, reply_digest
 from fedsparq.flower.arrivals import Arrived, check_beside, remarks_of, without_marker
@@ -18,6 +17,7 @@ from fedsparq.flower.mod import SET_UP
 from fedsparq.flower.node import BEHIND
 from fedsparq.flower.records import NUMPY, only_arrays, size, view
 from fedsparq.flower.stream import Base
+from fedsparq.flower.wrapped import unwrap
 from fedsparq.method import Identity
 from fedsparq.wire import decode
 
