@@ -16,6 +16,12 @@ _IN_FOLDER_NAME = (
     *("task_options", "seed", "downlink", "downlink_options", "acknowledge", "variant"),
 )
 """What `RunSpec.folder_name` tells of every run."""
+_ORDER = (
+    *("dataset_options", "label_column", "client_column", "window", "augment", "dataset", "model", "model_options"),
+    *("partition", "alpha", "shards_per_client", "clients", "fraction", "rounds", "train_limit", "test_limit"),
+    *("budget", "client_budgets", "engine", "device", "note", "training", "server", "faults", "privacy"),
+)
+"""The order of the other settings in a folder's name: a run is found again only by the same name."""
 _OF_OUR_TASK = {"dataset", "model", "partition"}
 _OF_PARTITIONS = {"dirichlet": "alpha", "shards": "shards_per_client"}
 _LONGEST = 150
@@ -29,7 +35,8 @@ def run_name(spec: RunSpec) -> str:
     told = {*_IN_FOLDER_NAME}
     if spec.task == RunSpec.model_fields["task"].default:
         told |= {*_OF_OUR_TASK, _OF_PARTITIONS.get(spec.partition, "partition")}
-    other = flat(spec.model_dump(mode="json", exclude_defaults=True, exclude=told))
+    table = spec.model_dump(mode="json", exclude_defaults=True, exclude=told)
+    other = flat({key: table[key] for key in sorted(table, key=_ORDER.index)})
     name = slug("-".join([spec.folder_name, *(f"{key.rpartition('.')[2]}={value}" for key, value in other)]))
     if len(name) > _LONGEST:
         digest = blake2b(spec.model_dump_json().encode(), digest_size=4).hexdigest()
