@@ -165,7 +165,7 @@ def main(count: int, seed: int, file: Path) -> None:
     for _ in range(count):
         try:
             name, message = mutated(rng)
-        except (FedSparQError, ArchiveError, struct.error):
+        except (FedSparQError, ArchiveError, struct.error, OverflowError):
             found["never sent"] += 1
             continue
         file.write_bytes(message)

@@ -15,7 +15,7 @@ import numpy as np
 
 from fedsparq.errors import OptionError, WireError
 from fedsparq.federate.acknowledge import Resolve, acknowledge
-from fedsparq.federate.messages import Broadcast, FullWanted, Reply
+from fedsparq.federate.messages import Broadcast, FullWanted, Reply, check_plan
 from fedsparq.federate.model import Model
 from fedsparq.federate.norm_clip import clip_hard, clip_norm
 from fedsparq.federate.state import ClientState
@@ -87,6 +87,7 @@ class Client:
                 f"the server's model has digest {broadcast.layout_digest:016x}, "
                 f"this client's {self.layout.digest:016x}: both sides must build the same model"
             )
+        check_plan(broadcast.plan, self.layout)
         method = self.resolve(broadcast.method)
         loaded = self.store.load(self.number, self.layout)
         remarks = [loaded.remark] if loaded.remark else []

@@ -76,6 +76,9 @@ class MaskedClient:
         broadcast = Broadcast.decode(broadcast_bytes)
         if broadcast.round != member.terms.round:
             raise SecureSumError(f"a broadcast of round {broadcast.round} in a sum of round {member.terms.round}")
+        missing = {"step", "seed", "count"} - broadcast.plan.keys()
+        if missing:
+            raise SecureSumError(f"the plan of a round whose replies are summed has no {', '.join(sorted(missing))}")
         answer = self.client.answer(broadcast_bytes, secrets.token_bytes(16))
         if answer.message is None:
             return answer
