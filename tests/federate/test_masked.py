@@ -18,6 +18,7 @@ from fedsparq.federate.server import Server
 from fedsparq.federate.store import MemoryStore
 from fedsparq.methods import resolver
 from fedsparq.payload import Reader, Writer
+from fedsparq.payload.support import RoundPlan
 from fedsparq.secure import Terms
 from fedsparq.secure.messages import Invitation, Survivors
 
@@ -131,7 +132,7 @@ def test_what_is_sent_says_nothing_without_its_masks(tmp_path: Path) -> None:
 def test_secrets_are_for_their_owner_alone(tmp_path: Path) -> None:
     Federation(tmp_path).play((4,) * CLIENTS)
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
-    assert {path.name for path in files} == {"member.safetensors", "node.key", "node.pub", "known.json"}
+    assert {path.name for path in files} == {"member.safetensors", "node.key", "node.pub", "known.json", "lock"}
     assert all(path.stat().st_mode & 0o077 == 0 for path in files)
 
 
@@ -178,19 +179,21 @@ def test_a_plan_travels() -> None:
     server = Server(LAYOUT, METHOD, Model(np.zeros(LAYOUT.size, np.float32)))
     server.open_round([0])
     broadcast = Broadcast.decode(server.broadcast(0))
-    assert {"seed", "count", "step"} <= broadcast.plan.keys()
+    assert broadcast.plan is not None
+    assert {"seed", "count", "step"} <= broadcast.plan.arrays().keys()
     assert broadcast.encode() == server.broadcast(0)
 
 
-@pytest.mark.parametrize("left_out", ["step", "seed", "count"])
-def test_a_broadcast_whose_plan_is_not_whole_is_refused_before_anybody_trains(tmp_path: Path, left_out: str) -> None:
+@pytest.mark.parametrize("plan", [None, RoundPlan(clip=1.0)], ids=["none", "without a support"])
+def test_a_broadcast_whose_plan_is_not_whole_is_refused_before_anybody_trains(
+    tmp_path: Path, plan: RoundPlan | None
+) -> None:
     federation, original, refused = Federation(tmp_path), MaskedClient.answer, []
 
     def meddling(self: MaskedClient, message: bytes) -> Answer:
         if message[:4] == b"FSQT":
             reader, writer = Reader(memoryview(message)[4:]), Writer()
             broadcast = Broadcast.decode(bytes(reader.raw(reader.varint(reader.left))))
-            plan = {name: array for name, array in broadcast.plan.items() if name != left_out}
             made = replace(broadcast, plan=plan).encode()
             writer.raw(b"FSQT")
             writer.varint(len(made))

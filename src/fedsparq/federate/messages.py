@@ -10,20 +10,15 @@ from __future__ import annotations
 import hashlib
 import math
 import struct
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
-import numpy as np
 import xxhash
-from numpy.typing import NDArray
 
 from fedsparq.archive import ArchiveError, pack, unpack
 from fedsparq.errors import OptionError, WireError
-from fedsparq.layout import Layout
 from fedsparq.method import Identity
 from fedsparq.payload import Reader, Writer
-from fedsparq.payload.levels import MAX_LEVEL
+from fedsparq.payload.support import RoundPlan
 
 _BROADCAST = b"FSQB"
 _REPLY = b"FSQR"
@@ -39,16 +34,7 @@ _VERSION = 2
 _WITH_SETS = 3
 """The version of a broadcast that names more replies than the last one, for clients with several rounds in flight."""
 _COUNTED = "<IQd"
-_PLANNED = {
-    "clip": ("f", 1e-30, 1e30),
-    "variance": ("f", 0.0, 2.0**62),
-    "step": ("f", 1e-38, 1e6),
-    "top": ("iu", 1, MAX_LEVEL),
-    "seed": ("iu", 0, 2**63 - 1),
-    "count": ("iu", 0, 2**32 - 1),
-}
-"""The numbers that plans hold: of which kinds, and from where to where."""
-_HOLD, _SILENT, _WITH_PLAN = 1, 2, 4
+_HOLD, _SILENT, _PLANNED = 1, 2, 4
 
 
 @dataclass(frozen=True)
@@ -91,14 +77,14 @@ class Broadcast:
     """Replies that counted beside the acknowledged one, where a client may have had several in flight."""
     pending: tuple[int, ...] = ()
     """Rounds whose replies may still count. A reply that is named nowhere did not count, and never will."""
-    plan: Mapping[str, NDArray[Any]] = field(default_factory=dict)
-    """What the method's aggregator says of this round to all its clients."""
+    plan: RoundPlan | None = None
+    """What the method's aggregator fixes for all clients of this round."""
 
     def encode(self) -> bytes:
         writer = Writer()
         writer.raw(_BROADCAST)
         last = self.acknowledged or NOTHING_COUNTED
-        flags = _HOLD * self.hold | _SILENT * (self.acknowledged is None) | _WITH_PLAN * bool(self.plan)
+        flags = _HOLD * self.hold | _SILENT * (self.acknowledged is None) | _PLANNED * (self.plan is not None)
         counted = last.round, last.digest, last.share
         sets = bool(self.also_counted or self.pending)
         version = _WITH_SETS if sets else _VERSION
@@ -117,8 +103,8 @@ class Broadcast:
                 writer.raw(struct.pack(_COUNTED, other.round, other.digest, other.share))
             writer.varint(len(self.pending))
             writer.raw(struct.pack(f"<{len(self.pending)}I", *self.pending))
-        if self.plan:
-            plan = pack({}, self.plan)
+        if self.plan is not None:
+            plan = pack({}, self.plan.arrays())
             writer.varint(len(plan))
             writer.raw(plan)
         for part in self.blobs:
@@ -132,7 +118,7 @@ class Broadcast:
         header = struct.unpack(_HEADER, reader.raw(struct.calcsize(_HEADER)))
         version, number, counted, counted_digest, share, base, layout_digest, norm_limit, flags = header
         known = version in (_VERSION, _WITH_SETS)
-        if not known or flags & ~(_HOLD | _SILENT | _WITH_PLAN) or not norm_limit >= 0 or not 0 < share <= 1:
+        if not known or flags & ~(_HOLD | _SILENT | _PLANNED) or not norm_limit >= 0 or not 0 < share <= 1:
             raise WireError(
                 f"the broadcast is of version {version}, this client reads versions {_VERSION} and {_WITH_SETS}"
                 if not known
@@ -140,7 +126,7 @@ class Broadcast:
             )
         method = Identity.decode(bytes(reader.raw(reader.varint(_MAX_METHOD))))
         also_counted, pending = _sets(reader) if version == _WITH_SETS else ((), ())
-        plan = _plan(bytes(reader.raw(reader.varint(reader.left)))) if flags & _WITH_PLAN else {}
+        plan = _plan(bytes(reader.raw(reader.varint(reader.left)))) if flags & _PLANNED else None
         blobs = []
         while reader.left:
             blobs.append(bytes(reader.raw(reader.varint(reader.left))))
@@ -218,27 +204,11 @@ def _sets(reader: Reader) -> tuple[tuple[Acknowledgement, ...], tuple[int, ...]]
     return also_counted, struct.unpack(f"<{count}I", reader.raw(4 * count))
 
 
-def _plan(data: bytes) -> Mapping[str, NDArray[Any]]:
+def _plan(data: bytes) -> RoundPlan:
     try:
-        return unpack(data)[1]
+        return RoundPlan.of_arrays(unpack(data)[1])
     except ArchiveError as error:
         raise WireError(f"the plan in a broadcast cannot be read: {error}") from None
-
-
-def check_plan(plan: Mapping[str, NDArray[Any]], layout: Layout) -> None:
-    """Refuse a plan that no aggregator makes: WireError. Arrays that only a user's own aggregator knows are finite."""
-    for name, array in plan.items():
-        if array.dtype.kind == "f" and not np.isfinite(array).all():
-            raise WireError(f"{name!r} in the server's plan of a round is not finite")
-        kinds, low, high = _PLANNED.get(name, ("", 0.0, 0.0))
-        if kinds and (array.dtype.kind not in kinds or array.shape != (1,) or not low <= array[0] <= high):
-            said = f"{array.dtype}{list(array.shape)} {array.reshape(-1)[:1].tolist()}"
-            raise WireError(f"{name!r} in the server's plan of a round must be from {low:g} to {high:g}; it is {said}")
-    bitmap = -(-layout.size // 8)
-    if "listed" in plan and (plan["listed"].dtype != np.uint8 or plan["listed"].shape != (bitmap,)):
-        raise WireError(f"'listed' in the server's plan of a round must be a bitmap of {bitmap} bytes")
-    if "count" in plan and plan["count"][0] > layout.size:
-        raise WireError(f"the server's plan of a round names {plan['count'][0]} of {layout.size} coordinates")
 
 
 def _with_checksum(body: bytes) -> bytes:

@@ -12,7 +12,7 @@ import numpy as np
 from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import Strategy
 
-from fedsparq.archive import ArchiveError, pack, remove_scratch, unpack, write_safely
+from fedsparq.archive import ArchiveError, make_folder, open_lock, pack, remove_scratch, unpack, write_safely
 from fedsparq.errors import OptionError, RunError
 from fedsparq.federate.messages import Acknowledgement
 from fedsparq.federate.model import Model
@@ -49,8 +49,8 @@ class Checkpoint:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keep other processes away from the folder; the lock goes with the process, however it ends."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        with (self._path.parent / "lock").open("w") as file:
+        make_folder(self._path.parent, private=True)
+        with open_lock(self._path.parent / "lock") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
@@ -84,7 +84,7 @@ class Checkpoint:
         }
         flat = {f"{part}.{name}": array for part, own in parts.items() for name, array in own.items()}
         flat["arrays"] = np.frombuffer(pack_arrays(arrays), np.uint8)
-        write_safely(self._path, pack(about, flat), 0o600)
+        write_safely(self._path, pack(about, flat), private=True)
 
     def load(self) -> tuple[int, ArrayRecord] | None:
         """Put everything back; how many rounds are done, and the model. None where nothing was saved yet."""
