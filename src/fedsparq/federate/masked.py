@@ -24,7 +24,7 @@ from fedsparq.federate.messages import Broadcast, Reply, reply_digest
 from fedsparq.federate.rounds import Delivery, Traffic
 from fedsparq.federate.server import RoundOutcome, Server
 from fedsparq.payload import Reader, Writer
-from fedsparq.payload.support import levels_on, support_of
+from fedsparq.payload.support import levels_on
 from fedsparq.privacy.skellam import skellam
 from fedsparq.secure import Member, SecureSum, Terms
 from fedsparq.secure.keys import NodeKey
@@ -33,7 +33,6 @@ from fedsparq.wire import decode
 
 _TRAIN = b"FSQT"
 """How the third request begins: a broadcast, and what the neighbours shared."""
-_PRIVATE = 0o600
 _MEMBER = "member.safetensors"
 
 AskMasked = Callable[[Mapping[int, bytes]], Iterable[Delivery]]
@@ -86,15 +85,18 @@ class MaskedClient:
         broadcast = Broadcast.decode(broadcast_bytes)
         if broadcast.round != member.terms.round:
             raise SecureSumError(f"a broadcast of round {broadcast.round} in a sum of round {member.terms.round}")
+        plan = broadcast.plan
+        if plan is None or plan.support is None:
+            raise SecureSumError("a broadcast of a secure sum has no support in its plan")
         answer = self.client.answer(broadcast_bytes, secrets.token_bytes(16))
         if answer.message is None:
             return answer
         reply = Reply.decode(answer.message)
-        support, step = support_of(broadcast.plan, self.client.layout.size), broadcast.plan["step"][0]
-        levels = levels_on(support, step, decode(reply.blob, self.client.layout))
-        if "variance" in broadcast.plan:
+        support = plan.support.indices(self.client.layout.size)
+        levels = levels_on(support, np.float32(plan.step), decode(reply.blob, self.client.layout))
+        if plan.variance:
             rng = np.random.default_rng(secrets.randbits(256))
-            levels = levels + skellam(float(broadcast.plan["variance"][0]), levels.size, rng)
+            levels = levels + skellam(plan.variance, levels.size, rng)
         digest = reply_digest(answer.message).to_bytes(8, "little")
         sent = member.masked(collected, levels, digest)
         self._save(member)
@@ -116,13 +118,13 @@ class MaskedClient:
             raise SecureSumError("this client takes part in no sum") from None
 
     def _save(self, member: Member) -> None:
-        write_safely(self._path, member.encode(), _PRIVATE)
+        write_safely(self._path, member.encode(), private=True)
         if 2 in member.requests:
             keys = Neighbourhood.decode(member.requests[2]).keys
             with self._keys_locked():
                 known = {client: each.node for client, each in keys.items()} | self._known()
                 text = json.dumps({str(client): node.hex() for client, node in sorted(known.items())})
-                write_safely(self._keys / "known.json", text.encode(), _PRIVATE)
+                write_safely(self._keys / "known.json", text.encode(), private=True)
 
     def _known(self) -> dict[int, bytes]:
         path = self._keys / "known.json"
@@ -137,8 +139,8 @@ class MaskedClient:
         path = self._keys / "node.key"
         with self._keys_locked():
             if not path.exists():
-                write_safely(path, os.urandom(32), _PRIVATE)
-                write_safely(self._keys / "node.pub", NodeKey(path.read_bytes()).public.hex().encode(), _PRIVATE)
+                write_safely(path, os.urandom(32), private=True)
+                write_safely(self._keys / "node.pub", NodeKey(path.read_bytes()).public.hex().encode(), private=True)
             return path.read_bytes()
 
     def _keys_locked(self) -> AbstractContextManager[None]:

@@ -27,8 +27,6 @@ from fedsparq.layout import Layout, Vector
 NODE_KEY = "fedsparq-state"
 """The key of a SuperNode's `--node-config` that names the folder for states."""
 
-_PRIVATE = 0o600
-
 
 @dataclass(frozen=True)
 class Held:
@@ -131,14 +129,14 @@ class FileStore:
 
     def save_held(self, held: Held) -> None:
         """Not durable: a node that finds it damaged asks for the whole model."""
-        write_safely(self.folder / "held.safetensors", held.encode(), _PRIVATE, durable=False)
+        write_safely(self.folder / "held.safetensors", held.encode(), private=True, durable=False)
 
     def locked(self) -> AbstractContextManager[None]:
         return exclusive(self.folder)
 
     @property
     def _disk(self) -> DiskStore:
-        return DiskStore(self.folder, mode=_PRIVATE)
+        return DiskStore(self.folder)
 
 
 def store_for(
