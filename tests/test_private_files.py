@@ -18,12 +18,12 @@ from safetensors.numpy import save_file
 import fedsparq
 from fedsparq import Layout
 from fedsparq.errors import RunError
-from fedsparq.experiments.deploy import write_app
-from fedsparq.experiments.flower_app import client_app, server_app
-from fedsparq.experiments.run import run
 from fedsparq.flower.stores import FileStore
+from fedsparq.lab.experiments.deploy import write_app
+from fedsparq.lab.experiments.flower_app import client_app, server_app
+from fedsparq.lab.experiments.run import run
+from fedsparq.lab.specs import RunSpec, check
 from fedsparq.large import compress
-from fedsparq.specs import RunSpec, check
 from inprocess_grid import InProcessGrid
 
 TINY = {"clients": 3, "rounds": 2, "train_limit": 60, "test_limit": 20}

@@ -46,7 +46,7 @@ class _Cache(FunctionCache):
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         rtsys.initialize(target_context)
-        return self._load_overload(sig, target_context) or super().load_overload(sig, target_context)
+        return self._load_overload(sig, target_context) or super().load_overload(sig, target_context)  # type: ignore[no-untyped-call]
 
 
 def _say_uncached() -> None:

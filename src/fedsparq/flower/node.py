@@ -14,7 +14,6 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType, R
 from flwr.clientapp.typing import ClientAppCallable
 from flwr.supercore import log
 
-from fedsparq.engines.blobs import wrap
 from fedsparq.errors import WireError
 from fedsparq.federate.acknowledge import Resolve, acknowledge
 from fedsparq.federate.messages import FullWanted, Reply
@@ -29,6 +28,7 @@ from fedsparq.flower.header import KEY, Header
 from fedsparq.flower.privacy import clip, clip_of, is_noisy
 from fedsparq.flower.records import exact_of, examples, only_arrays, same, to_record
 from fedsparq.flower.stores import Held, NodeStore, store_for
+from fedsparq.flower.wrapped import wrap
 from fedsparq.method import Method
 from fedsparq.protocols import ClientRule
 from fedsparq.wire import encode
