@@ -55,8 +55,8 @@ def work(folder: Path, rounds: int, method: str, downlink: str) -> list[dict[str
 
     from fedsparq.flower import Compressed, compress, node
     from fedsparq.flower.stores import FileStore
+    from fedsparq.lab.tasks import models
     from fedsparq.method import Method
-    from fedsparq.tasks import models
 
     sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
     grid = import_module("inprocess_grid").InProcessGrid

@@ -19,14 +19,14 @@ from fedsparq.compress.adaptive import EqualSlope, StochasticLevels
 from fedsparq.compress.budget import ByteBudget
 from fedsparq.compress.feedback import sum_of
 from fedsparq.federate.model import Model
+from fedsparq.lab.specs.schedule import chosen_clients
+from fedsparq.lab.tasks.settings import Training
+from fedsparq.lab.tasks.supervised import Supervised
 from fedsparq.layout import Layout, Vector
 from fedsparq.optimize import Momentum
 from fedsparq.payload import Payload
 from fedsparq.payload.kernels import uniform
 from fedsparq.protocols import Update
-from fedsparq.specs.schedule import chosen_clients
-from fedsparq.tasks.options import Training
-from fedsparq.tasks.supervised import Supervised
 from fedsparq.wire import CONTEXT_LIMIT, encode
 
 INDEPENDENT = kernels.draw

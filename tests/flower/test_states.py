@@ -1,6 +1,7 @@
 """`fedsparq states` lists what nodes keep on a machine, and removes what nobody needs any more."""
 
 import fcntl
+import os
 import shutil
 import threading
 from types import SimpleNamespace
@@ -63,3 +64,18 @@ def test_a_node_that_comes_while_its_state_is_removed_starts_anew_and_loses_no_l
     CliRunner().invoke(app, ["states", "--folder", str(tmp_path), "--remove", "federation-f"], catch_exceptions=False)
     waiters[0].join(10)
     assert entered == [True]
+
+
+def test_what_nodes_and_the_server_keep_is_their_owners_alone(tmp_path):
+    before = os.umask(0o022)
+    try:
+        folders = {"federation": "f", "checkpoint": tmp_path / "all" / "server"}
+        strategy = Compressed(FedAvg(fraction_evaluate=0.0), downlink="float16", **folders)
+        grid = InProcessGrid([client_app(compress(state=tmp_path / "all" / "nodes"))] * 2)
+        strategy.start(grid, model(), num_rounds=2, timeout=1)
+    finally:
+        os.umask(before)
+    modes = {path: path.stat().st_mode & 0o777 for path in [tmp_path / "all", *(tmp_path / "all").rglob("*")]}
+    assert {mode for path, mode in modes.items() if path.is_file()} == {0o600}
+    assert {mode for path, mode in modes.items() if path.is_dir()} == {0o700}
+    assert len([path for path in modes if path.is_file()]) >= 8

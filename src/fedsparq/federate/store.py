@@ -48,13 +48,11 @@ class DiskStore:
     """A folder a client, in it a file named by its round; a file is written, synced and renamed, never changed.
 
     `saved` is the round of the last checkpoint that a run may have to go back to: the newest state up to that round is
-    kept beside the newest of all. Every other state is removed.
+    kept beside the newest of all. Every other state is removed. Files and folders are their owner's alone.
     """
 
     folder: Path
     saved: int | None = None
-    mode: int | None = None
-    """Who may read the files; as the umask says where it is None."""
 
     def load(self, client: int, layout: Layout) -> Loaded:
         """The newest state that can be read; any newer one is set aside under another name, and named."""
@@ -76,7 +74,7 @@ class DiskStore:
 
     def save(self, client: int, state: ClientState) -> None:
         folder = self.folder / f"client-{client}"
-        write_safely(folder / f"{state.round}.safetensors", state.encode_parts(), self.mode)
+        write_safely(folder / f"{state.round}.safetensors", state.encode_parts(), private=True)
         older = [(number, old) for number, old in self._versions(client) if number != state.round]
         needed = max((number for number, _ in older if self.saved is not None and number <= self.saved), default=None)
         unneeded = [old for number, old in older if number != needed]

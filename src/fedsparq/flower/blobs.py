@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from flwr.app import Array, ArrayRecord
 
-from fedsparq.engines.blobs import STYPE, unwrap, wrap
 from fedsparq.errors import WireError
 from fedsparq.flower.records import Template, pack_arrays, unpack_arrays
+from fedsparq.flower.wrapped import STYPE, unwrap, wrap
 
 _BESIDE = "fedsparq-beside"
 _MAX_TEXT = 1 << 26

@@ -12,7 +12,7 @@ import numpy as np
 from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import Strategy
 
-from fedsparq.archive import ArchiveError, pack, remove_scratch, unpack, write_safely
+from fedsparq.archive import ArchiveError, make_folder, open_lock, pack, remove_scratch, unpack, write_safely
 from fedsparq.errors import OptionError, RunError
 from fedsparq.federate.messages import Acknowledgement
 from fedsparq.federate.model import Model
@@ -49,8 +49,8 @@ class Checkpoint:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keep other processes away from the folder; the lock goes with the process, however it ends."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        with (self._path.parent / "lock").open("w") as file:
+        make_folder(self._path.parent, private=True)
+        with open_lock(self._path.parent / "lock") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
@@ -84,7 +84,7 @@ class Checkpoint:
         }
         flat = {f"{part}.{name}": array for part, own in parts.items() for name, array in own.items()}
         flat["arrays"] = np.frombuffer(pack_arrays(arrays), np.uint8)
-        write_safely(self._path, pack(about, flat), 0o600)
+        write_safely(self._path, pack(about, flat), private=True)
 
     def load(self) -> tuple[int, ArrayRecord] | None:
         """Put everything back; how many rounds are done, and the model. None where nothing was saved yet."""
@@ -121,7 +121,7 @@ def _kind(strategy: Strategy) -> str:
 
 def _link_state(link: Link) -> tuple[dict[str, Any], Arrays]:
     channels = [
-        [node, layout, _listed(each.last), [_listed(one) for one in each.unconfirmed]]
+        [node, layout, _listed(each.last), [_listed(one) for one in each.unconfirmed], each.numbering]
         for (node, layout), each in link.channels.items()
     ]
     streams, arrays = [], dict[str, Any]()
@@ -145,16 +145,18 @@ def _link_state(link: Link) -> tuple[dict[str, Any], Arrays]:
         if down.state is not None:
             own = down.state.arrays()
             arrays |= {f"{number}.state.{name}": own[name] for name in own if name != "feedback.residual"}
-    facts = {"number": link.number, "behind": link.behind, "channels": channels, "streams": streams}
+    facts = {"number": link.number, "numbering": link.numbering, "channels": channels, "streams": streams}
     return facts | {"compressing": sorted(link.compressing), "slowest": link.slowest}, arrays
 
 
 def _restore_link(link: Link, facts: dict[str, Any], arrays: Arrays) -> None:
-    link.number, link.behind, link.slowest = facts["number"], facts["behind"], facts["slowest"]
+    link.number, link.numbering, link.slowest = facts["number"], facts.get("numbering", 0), facts["slowest"]
     link.compressing = {(node, train) for node, train in facts["compressing"]}
     link.channels = {
-        (node, layout): Channel(Acknowledgement(*last), [Acknowledgement(*each) for each in unconfirmed])
-        for node, layout, last, unconfirmed in facts["channels"]
+        (node, layout): Channel(
+            Acknowledgement(*last), [Acknowledgement(*each) for each in unconfirmed], numbering=(*numbering, 0)[0]
+        )
+        for node, layout, last, unconfirmed, *numbering in facts["channels"]
     }
     link.restored = {node for node, _ in link.channels}
     link.streams = {}

@@ -7,11 +7,10 @@ simulation `Context.state` is as good as a file.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,7 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 from flwr.app import Array, ConfigRecord, Context
 
-from fedsparq.archive import ArchiveError, pack_parts, read_writable, unpack, write_safely
+from fedsparq.archive import ArchiveError, exclusive, pack_parts, read_writable, unpack, write_safely
 from fedsparq.federate.state import ClientState, StateError
 from fedsparq.federate.store import DiskStore, Loaded
 from fedsparq.flower.records import Template, pack_arrays, unpack_arrays
@@ -27,8 +26,6 @@ from fedsparq.layout import Layout, Vector
 
 NODE_KEY = "fedsparq-state"
 """The key of a SuperNode's `--node-config` that names the folder for states."""
-
-_PRIVATE = 0o600
 
 
 @dataclass(frozen=True)
@@ -132,32 +129,14 @@ class FileStore:
 
     def save_held(self, held: Held) -> None:
         """Not durable: a node that finds it damaged asks for the whole model."""
-        write_safely(self.folder / "held.safetensors", held.encode(), _PRIVATE, durable=False)
+        write_safely(self.folder / "held.safetensors", held.encode(), private=True, durable=False)
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        path = self.folder / "lock"
-        while True:
-            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            with path.open("w") as file:
-                os.chmod(file.fileno(), _PRIVATE)
-                fcntl.flock(file, fcntl.LOCK_EX)
-                if not _is_at(file.fileno(), path):
-                    continue  # `fedsparq states --remove` took the folder away while this waited
-                yield
-                return
+    def locked(self) -> AbstractContextManager[None]:
+        return exclusive(self.folder)
 
     @property
     def _disk(self) -> DiskStore:
-        return DiskStore(self.folder, mode=_PRIVATE)
-
-
-def _is_at(descriptor: int, path: Path) -> bool:
-    """Whether an open file is still the one of this name."""
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
-        return False
+        return DiskStore(self.folder)
 
 
 def store_for(

@@ -19,7 +19,7 @@ from fedsparq.flower.arrivals import Arrived, arrays_of
 from fedsparq.flower.channel import Sent
 from fedsparq.flower.checkpoint import Checkpoint
 from fedsparq.flower.grid import LinkedGrid, attach
-from fedsparq.flower.integers import Integers
+from fedsparq.flower.integers import Given, Integers
 from fedsparq.flower.link import Link
 from fedsparq.flower.mod import portable
 from fedsparq.flower.receiving import receive
@@ -74,7 +74,7 @@ class Compressed(Strategy):
         self._checkpoint = Checkpoint(checkpoint, strategy, self._link) if checkpoint is not None else None
         self._deadline, self._offset = deadline, 0
         self._integers, self._arrays = Integers(strategy), ArrayRecord()
-        self._delivered: dict[str, Sent] = {}
+        self._delivered: dict[str, tuple[Sent, Given | None]] = {}
         self._configure, self._aggregate = strategy.configure_train, strategy.aggregate_train
         self._delivery_counts = not calls_aggregate(strategy)
         warn_of_robust(strategy, chosen)
@@ -184,6 +184,7 @@ class Compressed(Strategy):
         if shown is not arrays:
             for message in messages:
                 self._integers.put_into(message, shown, arrays)
+        self._integers.configured(messages)
         return messages
 
     def _aggregated(
@@ -193,16 +194,20 @@ class Compressed(Strategy):
         link, given, sents = self._link, [], []
         self._integers.begin()
         for reply in replies:
-            sent = self._delivered.pop(reply.metadata.reply_to_message_id, None)
+            sent, was_given = self._delivered.pop(reply.metadata.reply_to_message_id, (None, None))
             if sent is not None and link.channel(sent).open.get(sent.number) is not sent:
                 continue
             if sent is not None:
                 sents.append(sent)
             if reply.has_content() and len(reply.content.array_records) == 1:
                 key, arrays = only_arrays(reply.content)
+                self._integers.given_back(reply, was_given)
                 reply.content = RecordDict({**reply.content, key: self._integers.seen(arrays)})
             given.append(reply)
+        were_given = [self._integers.given(reply) for reply in given]
         aggregated, metrics = self._aggregate(server_round + self._offset, given)
+        for reply, was_given in zip(given, were_given, strict=True):
+            self._integers.given_back(reply, was_given)
         for sent in sents:
             link.acknowledge(sent, float(aggregated is not None))
         counted = tuple(sorted(sent.node for sent in sents)) if aggregated is not None else ()
@@ -229,7 +234,7 @@ class Compressed(Strategy):
             self._link.acknowledge(sent, 1.0)
             self._link.report.close(sent.number, (sent.node,))
         else:
-            self._delivered[reply.metadata.reply_to_message_id] = sent
+            self._delivered[reply.metadata.reply_to_message_id] = sent, self._integers.given(reply)
             if len(self._delivered) > _MOST_DELIVERED:
                 del self._delivered[next(iter(self._delivered))]
         return reply

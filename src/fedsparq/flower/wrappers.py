@@ -22,11 +22,15 @@ PRIVATE = (
 
 
 def layers(strategy: Strategy) -> Iterator[Strategy]:
-    """A strategy and those that it wraps."""
-    yield strategy
-    inner = getattr(strategy, "strategy", None)
-    if isinstance(inner, Strategy):
-        yield from layers(inner)
+    """A strategy and those that it wraps, under whatever public name."""
+    waiting: list[object] = [strategy]
+    known: list[Strategy] = []
+    while waiting:
+        each = waiting.pop(0)
+        if isinstance(each, Strategy) and not any(each is other for other in known):
+            known.append(each)
+            yield each
+            waiting += [value for name, value in vars(each).items() if not name.startswith("_")]
 
 
 def adds_noise(strategy: Strategy) -> bool:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from fedsparq.layout import Arrays, Layout, Vector
 from fedsparq.method import Method
 from fedsparq.methods.registry import register
 from fedsparq.options import Count, component
 from fedsparq.payload import Dense, Float32Values, LowRank, Payload, Values
-from fedsparq.payload.low_rank import matrix_shape
+from fedsparq.payload.low_rank import MAX_RANK, matrix_shape
 from fedsparq.payload.values import LARGEST_FLOAT32
 from fedsparq.protocols import Compressed, CompressorTraits
 
@@ -24,7 +25,7 @@ class PowerIteration:
     Vectors, and matrices that two factors would not make smaller, are sent as float32.
     """
 
-    rank: Count = 4
+    rank: Annotated[Count, Field(le=MAX_RANK)] = 4
     traits: ClassVar[CompressorTraits] = CompressorTraits(copies_values=True)
 
     def init(self, layout: Layout) -> Arrays:
