@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fedsparq.aggregate import CenteredClipping, FLTrust, GeometricMedian, MultiKrum, Robust, clipped_mean, held
+from fedsparq.aggregate import CenteredClipping, FLTrust, GeometricMedian, MultiKrum, Robust, clipped_mean, rounds
 from fedsparq.federate.client import Client, Trained
 from fedsparq.federate.messages import Reply
 from fedsparq.federate.model import Model
@@ -86,7 +86,7 @@ def test_without_letting_go_a_client_that_is_always_clipped_owes_more_and_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What the bound is for: this is what would happen."""
-    monkeypatch.setattr(held, "MOST_PUT_BACK", 1.0)
+    monkeypatch.setattr(rounds, "MOST_PUT_BACK", 1.0)
     federation = Federation(CenteredClipping(bucket=1))
     owed = np.array([federation.play() for _ in range(60)])[:, LONG]
     assert owed[59] > 1.7 * owed[29]

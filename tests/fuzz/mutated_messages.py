@@ -49,7 +49,7 @@ def recorded(states: Path) -> list[tuple[Context, dict[Path, bytes], Message]]:
 
 
 def restore(states: Path, files: dict[Path, bytes]) -> None:
-    shutil.rmtree(states)
+    shutil.rmtree(states, ignore_errors=True)
     for path, data in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
