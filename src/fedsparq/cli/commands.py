@@ -198,8 +198,8 @@ def _play_all(
     """Play many runs, show and report what there is, and end with an error that lists those that failed."""
     from fedsparq.cli.progress import describe, following
     from fedsparq.lab.experiments.callbacks import Callbacks
-    from fedsparq.lab.experiments.compare import compare as play
     from fedsparq.lab.experiments.preflight import look_ahead
+    from fedsparq.lab.experiments.sweep import sweep
     from fedsparq.lab.experiments.trackers import trackers
 
     trackers(track or ())
@@ -207,7 +207,7 @@ def _play_all(
         look_ahead(chosen)
     with following(console, len(runs), sum(chosen.rounds for chosen in runs)) as follow:
         each = lambda spec: Callbacks([follow(spec), *trackers(track or ())])  # noqa: E731
-        outcomes = play(runs, out, workers=worker_count(workers), jobs=worker_count(jobs), follow=each)
+        outcomes = sweep(runs, out, workers=worker_count(workers), jobs=worker_count(jobs), callbacks=each)
     for outcome in outcomes:
         for lost in (outcome.summary or {}).get("lost_states", ()):
             say(f"{outcome.folder}, not as undisturbed: state lost of {lost}")

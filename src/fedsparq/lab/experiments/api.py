@@ -103,7 +103,7 @@ def compare(
     _need("torch", "pandas")
     from pandas import DataFrame
 
-    from fedsparq.lab.experiments.compare import compare as play
+    from fedsparq.lab.experiments.sweep import sweep
 
     lists = {"methods": methods, "partitions": partitions, "seeds": seeds}
     given = as_table(settings) | {key: list(value) for key, value in lists.items() if value is not None}
@@ -112,7 +112,7 @@ def compare(
         look_ahead(each)
     follow = lambda spec: Callbacks([*callbacks(spec), *trackers(track)])  # noqa: E731
     with _folder(out) as folder:
-        outcomes = play(chosen, folder, workers=workers, jobs=jobs, follow=follow)
+        outcomes = sweep(chosen, folder, workers=workers, jobs=jobs, callbacks=follow)
     rows = [
         _row(outcome.spec, outcome.summary or {})
         | {"error": outcome.error, "folder": "" if out is None else str(outcome.folder)}
