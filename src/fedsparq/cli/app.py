@@ -69,10 +69,17 @@ def say_left_out(written: Report) -> None:
         say(f"left out: {left}")
 
 
+def _is_installed(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False
+
+
 def need_torch() -> None:
     """An error that says what to install, before anything slow is imported."""
     for name in ("torch", "datasets", "matplotlib"):
-        if find_spec(name) is None:
+        if not _is_installed(name):
             raise MissingExtraError(f"this command needs {name}: pip install 'fedsparq[torch]'")
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
-from fedsparq.errors import WireError
+from fedsparq.errors import UpdateError, WireError
 from fedsparq.flower.blobs import Beside
 from fedsparq.flower.channel import Sent
 from fedsparq.flower.header import KEY
@@ -59,7 +59,7 @@ def check_beside(beside: Beside, base: Base) -> None:
             raise WireError(f"the array {name!r} is of the type {array.dtype}, the model's is {own.dtype}")
         try:
             view(array)
-        except ValueError as error:
+        except UpdateError as error:
             raise WireError(f"the array {name!r} beside the update cannot be read: {error}") from None
     shapes = {tensor.name: (tensor.shape, tensor.dtype) for tensor in base.layout.tensors}
     for one, other in beside.ties:
@@ -71,7 +71,7 @@ def remarks_of(content: RecordDict) -> tuple[str, ...]:
     """What the mod has to say beside its reply."""
     record = content.config_records.get(KEY)
     remarks = record.get("remarks") if record is not None else None
-    return tuple(map(str, remarks)) if isinstance(remarks, list) else ()
+    return tuple(str(remark)[:500] for remark in remarks) if isinstance(remarks, list) else ()
 
 
 def without_marker(reply: Message) -> Message:

@@ -31,6 +31,8 @@ class Sent:
     digest: int = 0
     """Of the reply; 0: there is none yet, or it came plain."""
     answered: bool = False
+    whole: bool = False
+    """Whether the node asked for the whole model, and was sent it."""
     at: float = field(default_factory=time.monotonic)
 
 

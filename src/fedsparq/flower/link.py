@@ -90,7 +90,7 @@ class Link:
         message = Message(
             self._content(sent, bare, stream), sent.node, meta.message_type, ttl=meta.ttl, group_id=meta.group_id
         )
-        sent.message = message
+        sent.message, sent.whole = message, True
         return message
 
     def acknowledge(self, sent: Sent, share: float) -> bool:

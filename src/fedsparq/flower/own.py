@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from logging import INFO
 from pathlib import Path
@@ -14,7 +15,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result, Strategy
 from flwr.supercore import log
 
-from fedsparq.errors import OptionError, RunError
+from fedsparq.errors import OptionError, RunError, WireError
 from fedsparq.federate.validation import Validation
 from fedsparq.flower.arrivals import Arrived
 from fedsparq.flower.checkpoint import Checkpoint
@@ -23,7 +24,7 @@ from fedsparq.flower.link import Link
 from fedsparq.flower.mod import check_unplanned, portable
 from fedsparq.flower.own_server import OwnServer
 from fedsparq.flower.receiving import receive
-from fedsparq.flower.records import only_arrays
+from fedsparq.flower.records import examples, only_arrays
 from fedsparq.flower.reports import RoundReport
 from fedsparq.flower.rules import check_runs
 from fedsparq.flower.running import Evaluate, result_of, shifted, way_down
@@ -161,7 +162,7 @@ class FedSparQ(Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        server, link, measured, sents = self._server, self._link, [], {}
+        server, link, measured, sents = self._server, self._link, dict[int, RecordDict](), {}
         for arrived in self._arriving(replies):
             sent, reply = arrived.sent, arrived.reply
             if sent is None or reply.has_error():
@@ -172,7 +173,7 @@ class FedSparQ(Strategy):
                 link.give_up(sent)
                 continue
             sents[sent.node] = sent
-            measured.append(RecordDict(dict(reply.content.metric_records)))
+            measured[sent.node] = RecordDict(dict(reply.content.metric_records))
             # Flower's records refer to each other in a circle: left alone, the bytes would stay until gc comes by.
             only_arrays(reply.content)[1].clear()
         link.give_up_unanswered(self._asked)
@@ -181,9 +182,10 @@ class FedSparQ(Strategy):
             link.report.note(event.client, event.round, event.reason)
         for node, sent in sents.items():
             link.acknowledge(sent, shares.get(node, 0.0))
+        metrics = self._metrics(list(self._alike(measured).values()))
         link.report.close(link.number, outcome.counted)
         link.check_set_up()
-        return (arrays, self._metrics(measured)) if arrays is not None else (None, None)
+        return (arrays, metrics) if arrays is not None else (None, None)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -193,7 +195,21 @@ class FedSparQ(Strategy):
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         listed = [arrived.reply for arrived in self._arriving(replies)]
-        return self._sampling.aggregate_evaluate(server_round + self._offset, listed)
+        told, weights = dict[int, Message](), 0.0
+        for reply in listed:
+            try:
+                if reply.has_content():
+                    weights += examples(reply.content)
+                    told[reply.metadata.src_node_id] = reply
+            except WireError as error:
+                self._link.report.refuse(reply.metadata.src_node_id, self._link.number, str(error))
+        alike = self._alike({node: reply.content for node, reply in told.items()})
+        failed = [reply for reply in listed if reply.has_error()]
+        if not weights:
+            return None
+        return self._sampling.aggregate_evaluate(
+            server_round + self._offset, [*failed, *(told[node] for node in alike)]
+        )
 
     def summary(self) -> None:
         log(INFO, "\t├──> Compression: %s", self._method.label)
@@ -223,9 +239,28 @@ class FedSparQ(Strategy):
         self._checkpoint.extra = self._server.saved()
         self._checkpoint.save(done, arrays)
 
+    def _alike(self, contents: Mapping[int, RecordDict]) -> dict[int, RecordDict]:
+        """The contents whose metrics have a mean: those whose names and lengths are as most nodes say them."""
+        kinds = {node: _kinds(content) for node, content in contents.items()}
+        usual = Counter(kinds.values()).most_common(1)
+        for node, kind in kinds.items():
+            if kind != usual[0][0]:
+                self._link.report.note(node, self._link.number, "its metrics are not those of the others: left out")
+        return {node: content for node, content in contents.items() if kinds[node] == usual[0][0]}
+
     def _metrics(self, measured: list[RecordDict]) -> MetricRecord | None:
-        """The weighted mean of what the clients measured, where all of them say their weight."""
+        """The weighted mean of what the clients measured, where they say their weight."""
         key = self._sampling.weighted_by_key
-        if not all(any(key in record for record in content.metric_records.values()) for content in measured):
+        if not measured or key not in next(iter(measured[0].metric_records.values()), {}):
             return None
         return self._sampling.train_metrics_aggr_fn(measured, key)
+
+
+def _kinds(content: RecordDict) -> tuple[object, ...]:
+    """The names of metrics, and how many numbers each of them has."""
+
+    def length(value: object) -> int:
+        return len(value) if isinstance(value, list) else -1
+
+    records = content.metric_records.items()
+    return tuple((name, tuple(sorted((key, length(each)) for key, each in record.items()))) for name, record in records)

@@ -9,12 +9,13 @@ import numpy as np
 from flwr.app import Array, ArrayRecord
 
 from fedsparq.aggregate import Mean
-from fedsparq.errors import OptionError, RunError, WireError
+from fedsparq.errors import OptionError, RunError
 from fedsparq.federate.model import Model
 from fedsparq.federate.server import RoundOutcome, Server
 from fedsparq.federate.validation import Validation
 from fedsparq.flower.arrivals import Arrived
 from fedsparq.flower.exact_mean import ExactMean, statistics_of
+from fedsparq.flower.receiving import said_by
 from fedsparq.flower.records import examples, only_arrays, to_record, to_vector
 from fedsparq.flower.stream import Base
 from fedsparq.layout import Arrays
@@ -78,8 +79,8 @@ class OwnServer:
             payload, exact = self._update(arrived)
             self._exact.check(exact)
             payload = replace(payload, buffers=statistics_of(exact))
-        except WireError as error:
-            return str(error)
+        except Exception as error:  # whatever one node's answer does to its reader, the others' are read
+            return said_by(error)
         verdict = self._server.receive_payload(node, payload, weight)  # type: ignore[arg-type]
         if not verdict.taken:
             return verdict.reason

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from flwr.app import Error, Message, MessageType, RecordDict
+from flwr.app import ArrayRecord, Error, Message, MessageType, RecordDict
 
 from fedsparq.errors import FedSparQError, WireError
 from fedsparq.federate.messages import FullWanted, decode_answer, reply_digest
@@ -15,7 +15,9 @@ from fedsparq.flower.header import KEY
 from fedsparq.flower.link import Link
 from fedsparq.flower.mod import SET_UP
 from fedsparq.flower.node import BEHIND
-from fedsparq.flower.records import only_arrays, size
+from fedsparq.flower.records import NUMPY, only_arrays, size, view
+from fedsparq.flower.stream import Base
+from fedsparq.flower.wrapped import unwrap
 from fedsparq.method import Identity
 from fedsparq.wire import decode
 
@@ -31,18 +33,24 @@ def receive(link: Link, reply: Message) -> Arrived:
     node, number = sent.node, sent.number
     if reply.has_error():
         return _failed(link, reply, sent)
-    for remark in remarks_of(reply.content):
-        link.report.note(node, number, remark)
     try:
+        for remark in remarks_of(reply.content):
+            link.report.note(node, number, remark)
         arrived = _read(link, reply, sent)
-    except FedSparQError as error:
-        return _refused(link, sent, str(error))
+    except Exception as error:  # whatever one node's answer does to its reader, the others' are read
+        return _refused(link, sent, said_by(error))
     if not arrived.wanted:
         link.open.remove(sent)
         sent.answered = True
         if sent.train:
             link.slowest = max(0.9 * link.slowest, time.monotonic() - sent.at)
     return arrived
+
+
+def said_by(error: Exception) -> str:
+    """Why an answer is refused, in a line: foreign bytes may be in it."""
+    text = str(error) if isinstance(error, FedSparQError) else f"{type(error).__name__}: {error}"
+    return text[:500]
 
 
 def _refused(link: Link, sent: Sent, reason: str) -> Arrived:
@@ -67,7 +75,7 @@ def _sent(link: Link, reply: Message) -> Sent | None:
 def _unasked(link: Link, reply: Message) -> Arrived:
     """A reply to a message that was not compressed, or that nobody waits for any more."""
     records = reply.content.array_records if reply.has_content() else {}
-    if any(read(record) for record in records.values()):
+    if any(unwrap(record) is not None for record in records.values()):
         node = reply.metadata.src_node_id
         link.report.refuse(node, link.number, "it answers no message that is waited for")
         reply.content = RecordDict({})
@@ -110,14 +118,14 @@ def _read(link: Link, reply: Message, sent: Sent) -> Arrived:
     packed = read(record, limit)
     if packed is None:
         if train:
-            base.template.check(record)
+            _check_plain(record, base)
             _took(link, sent, size(record), plain=True)
         return Arrived(without_marker(reply), sent)
     message, beside = packed
     answer = decode_answer(message)
     if isinstance(answer, FullWanted):
         _count(link, sent, size(record))
-        if sent.base.template.digest not in link.streams:
+        if sent.whole or sent.base.template.digest not in link.streams:
             raise WireError("the whole model is asked for, but has been sent")
         return Arrived(reply, sent, wanted=True)
     if answer.round != sent.number:
@@ -135,6 +143,14 @@ def _read(link: Link, reply: Message, sent: Sent) -> Arrived:
     if beside.ties and base.template.digest in link.streams:
         link.streams[base.template.digest].ties = beside.ties
     return Arrived(without_marker(reply), sent, payload, beside)
+
+
+def _check_plain(record: ArrayRecord, base: Base) -> None:
+    """Refuse plain arrays of another model, or whose bytes are not what they say."""
+    base.template.check(record)
+    for name, array in record.items():
+        if base.record[name].stype == NUMPY:
+            view(array)
 
 
 def _shown(link: Link, sent: Sent) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import re
 import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -22,10 +23,20 @@ from fedsparq.layout import Layout, Vector
 EXAMPLES = "num-examples"
 """Flower's name for the number of examples an app trained on."""
 
+_MOST_EXAMPLES = 2**53
+"""Whole numbers up to here are exact as floats."""
+
 NUMPY = "numpy.ndarray"
 """How Flower says that an array's data is numpy's."""
 
 COMPRESSIBLE = ("float16", "float32")
+
+_MAX_HEADER = 4096
+_NPY = re.compile(
+    rb"\x93NUMPY(\x01\0..|[\x02\x03]\0....)\{'descr': '(?P<descr>[<>|=][a-zA-Z]\d{0,9}(\[\w{1,9}\])?)', "
+    rb"'fortran_order': (?P<fortran>False|True), 'shape': \((?P<shape>[\d, ]*)\), \} *\n",
+    re.DOTALL,
+)
 
 Entry = tuple[str, str, tuple[int, ...]]
 """An array without its values: name, type, shape."""
@@ -139,27 +150,40 @@ def exact_of(record: Mapping[str, Array], names: Iterable[str]) -> dict[str, Arr
 
 
 def view(array: Array) -> NDArray[Any]:
-    """An array's values without a copy: read only."""
+    """Return an array's values without a copy: read only. UpdateError unless its bytes are just what it says."""
     if array.stype != NUMPY:
-        raise UpdateError(f"an array of the kind {array.stype!r} has no values that we can read")
+        raise UpdateError(f"an array of the kind {str(array.stype)[:80]!r} has no values that we can read")
     data = array.data
-    start = (
-        10 + int.from_bytes(data[8:10], "little") if data[6:7] == b"\1" else 12 + int.from_bytes(data[8:12], "little")
-    )
+    wide = data[6:7] != b"\1"
+    start = (12 if wide else 10) + int.from_bytes(data[8:12] if wide else data[8:10], "little")
+    if start > min(len(data), _MAX_HEADER):
+        raise UpdateError(f"an array of {len(data)} bytes is not in numpy's format")
     shape, fortran, dtype = _npy_header(data[:start])
-    if fortran or dtype.hasobject:
-        return array.numpy()
-    return np.frombuffer(data, dtype, offset=start, count=math.prod(shape)).reshape(shape)
+    if shape != tuple(array.shape) or not (str(dtype) == array.dtype or dtype.kind == "V"):
+        raise UpdateError(f"an array says that it is {str(array.dtype)[:80]}{array.shape}, and is {dtype}{shape}")
+    if len(data) - start != math.prod(shape) * dtype.itemsize:
+        raise UpdateError(f"an array {dtype}{shape} has {len(data) - start} bytes")
+    values = np.frombuffer(data, dtype, offset=start, count=math.prod(shape))
+    return values.reshape(shape[::-1]).T if fortran else values.reshape(shape)
 
 
 @lru_cache(1024)
 def _npy_header(data: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """What stands before an array's values in numpy's format; the same for as long as a model is trained."""
-    stream = io.BytesIO(data)
-    version = np.lib.format.read_magic(stream)
-    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, fortran, dtype = read(stream)
-    return shape, fortran, dtype
+    """Read what stands before an array's values in numpy's format; the same for as long as a model is trained.
+
+    Only what numpy itself writes for plain types is read, and numpy does not read it: no objects, no structures.
+    """
+    match = _NPY.fullmatch(data)
+    try:
+        if match is None or match["descr"][1:2] == b"O":
+            raise ValueError("it has no header that numpy writes for numbers")
+        shape = tuple(int(length) for length in match["shape"].split(b",") if length.strip())
+        dtype = np.dtype(match["descr"].decode())
+        if not dtype.itemsize or any(length >= 2**63 for length in shape):
+            raise ValueError(f"there is no such array: {dtype}{shape}")
+    except (ValueError, TypeError) as error:
+        raise UpdateError(f"an array cannot be read: {str(error)[:200]}") from None
+    return shape, match["fortran"] == b"True", dtype
 
 
 def to_array(values: NDArray[Any]) -> Array:
@@ -201,12 +225,12 @@ def only_arrays(content: RecordDict) -> tuple[str, ArrayRecord]:
 
 
 def examples(content: RecordDict) -> float:
-    """The weight that the app says its reply has, as Flower reads it: examples, or any number; 1 where it says none."""
+    """Return the weight that the app says its reply has, as Flower reads it; 1 where it says none."""
     for record in content.metric_records.values():
-        value = record.get(EXAMPLES)
-        if isinstance(value, int | float):
-            if not 0 <= value < float("inf"):
-                raise WireError(f"{EXAMPLES} is {value}; it must be a number from 0 on")
+        value = record.get(EXAMPLES, 1)
+        if not (isinstance(value, int | float) and 0 <= value <= _MOST_EXAMPLES):
+            raise WireError(f"{EXAMPLES} is {str(value)[:80]}; it must be a number from 0 to 2^53")
+        if EXAMPLES in record:
             return value
     return 1
 

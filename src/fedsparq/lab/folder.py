@@ -39,6 +39,12 @@ _IN_FOLDER_NAME = (
     *("task_options", "seed", "downlink", "downlink_options", "acknowledge", "variant"),
 )
 """Settings that `RunSpec.folder_name` includes for every run."""
+_ORDER = (
+    *("dataset_options", "label_column", "client_column", "window", "augment", "dataset", "model", "model_options"),
+    *("partition", "alpha", "shards_per_client", "clients", "fraction", "rounds", "train_limit", "test_limit"),
+    *("budget", "client_budgets", "engine", "device", "note", "training", "server", "faults", "privacy"),
+)
+"""The order of the other settings in a folder's name: a run is found again only by the same name."""
 _OF_OUR_TASK = {"dataset", "model", "partition"}
 _OF_PARTITIONS = {"dirichlet": "alpha", "shards": "shards_per_client"}
 _SUMMARY, _INFO = TypeAdapter(dict[str, Any]), TypeAdapter(RunInfo)
@@ -55,6 +61,8 @@ class RunFolder:
         self.client_states = self.state / "clients"
         self.delayed = self.state / "delayed"
         """Messages in transit after a round, where faults are simulated."""
+        self._asked = path / "asked"
+        """The number of each round of a private run, from before its clients are asked. No restart clears it."""
 
     @property
     def finished(self) -> bool:
@@ -62,8 +70,8 @@ class RunFolder:
 
     @property
     def begun(self) -> bool:
-        """Whether there is something in it that could be lost: one round at least."""
-        return (self.path / "spec.toml").exists() and (self.finished or self.rounds_done > 0)
+        """Whether there is something in it that could be lost: one round at least, or what its clients were asked."""
+        return self._asked.exists() or ((self.path / "spec.toml").exists() and (self.finished or self.rounds_done > 0))
 
     @property
     def rounds_done(self) -> int:
@@ -168,6 +176,10 @@ class RunFolder:
             raise RunError(f"{self.path} holds an unfinished run; add --resume to go on, or choose another --out")
         if self.finished:
             self._check_defaults(spec)
+        elif self._asked.exists() and not self.checkpoint.exists():
+            raise RunError(f"{self.path} holds a private run whose checkpoint is gone; choose another --out")
+        if (before := self.state / "asked").exists():  # where it was in a run that an earlier version began
+            os.replace(before, self._asked)
         remove_scratch(self.path)
         if rounds is None:
             return
@@ -192,19 +204,20 @@ class RunFolder:
 
     def ask(self, number: int) -> None:
         """Note, before any client is asked, that a round is opened."""
-        asked = [*self._asked, str(number)]
-        write_safely(self.state / "asked", "".join(f"{each}\n" for each in asked).encode(), private=True)
+        asked = [*self._opened(), number]
+        write_safely(self._asked, "".join(f"{each}\n" for each in asked).encode(), private=True)
 
-    @property
-    def asked_again(self) -> int:
-        """How often a round was opened that had been opened before, as a crash makes necessary: clients may have
-        answered both times, each time with noise of its own."""
-        return len(self._asked) - len(set(self._asked))
+    def asked_in_vain(self, done: int) -> int:
+        """How often a round was opened without a record of it among the first `done`, as a crash leaves it: clients may
+        have answered, each time with noise of its own."""
+        opened = self._opened()
+        return len(opened) - len({number for number in opened if number <= done})
 
-    @property
-    def _asked(self) -> list[str]:
-        path = self.state / "asked"
-        return path.read_text().split() if path.exists() else []
+    def _opened(self) -> list[int]:
+        try:
+            return [int(line) for line in self._asked.read_text().split()] if self._asked.exists() else []
+        except ValueError as error:
+            raise RunError(f"{self._asked} is damaged ({error}); choose another --out") from None
 
     def append(self, record: Round) -> None:
         """Add a round's line."""
@@ -263,7 +276,8 @@ def run_name(spec: RunSpec) -> str:
     named = {*_IN_FOLDER_NAME}
     if spec.task == RunSpec.model_fields["task"].default:
         named |= {*_OF_OUR_TASK, _OF_PARTITIONS.get(spec.partition, "partition")}
-    other = flatten_keys(spec.model_dump(mode="json", exclude_defaults=True, exclude=named))
+    table = spec.model_dump(mode="json", exclude_defaults=True, exclude=named)
+    other = flatten_keys({key: table[key] for key in sorted(table, key=_ORDER.index)})
     name = slug("-".join([spec.folder_name, *(f"{key.rpartition('.')[2]}={value}" for key, value in other)]))
     if len(name) > _MAX_NAME:
         digest = blake2b(spec.model_dump_json().encode(), digest_size=4).hexdigest()

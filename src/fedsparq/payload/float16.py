@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsparq.compiled import address_of
 from fedsparq.errors import WireError
 from fedsparq.layout import Tensor, Vector
 from fedsparq.payload import kernels
@@ -71,30 +70,8 @@ class Float16Values(Values):
         return halves
 
     @classmethod
-    def skip(cls, reader: Reader, header: None, count: int) -> bool:
-        reader.skip_stream(count)
-        reader.skip_stream(count)
-        return True
-
-    @classmethod
     def join(cls, header: None, data: NDArray[Any], indices: LazyIndices, tensor: Tensor) -> Float16Values:
         return cls(data.astype(np.uint16, copy=False))
-
-
-def in_one_array(layers: Sequence[Values]) -> NDArray[np.uint16] | None:
-    """The bits of all layers in order, where they are the parts of one array, as compressing and decoding leave it."""
-    if not all(type(values) is Float16Values for values in layers):
-        return None
-    parts = [values.bits for values in layers if isinstance(values, Float16Values) and values.bits.size]
-    whole = parts[0].base if parts else None
-    if whole is None or whole.dtype != np.uint16 or whole.ndim != 1 or not whole.flags.c_contiguous:
-        return None
-    end = begin = address_of(whole)
-    for part in parts:
-        if part.base is not whole or address_of(part) != end or not part.flags.c_contiguous:
-            return None
-        end += part.nbytes
-    return whole if end == begin + whole.nbytes else None
 
 
 def _repeats(data: Bytes) -> bool:

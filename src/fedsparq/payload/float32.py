@@ -39,10 +39,5 @@ class Float32Values(Values):
         return values
 
     @classmethod
-    def skip(cls, reader: Reader, header: None, count: int) -> bool:
-        reader.raw(4 * count)
-        return True
-
-    @classmethod
     def join(cls, header: None, data: NDArray[Any], indices: LazyIndices, tensor: Tensor) -> Float32Values:
         return cls(data.astype(np.float32, copy=False))

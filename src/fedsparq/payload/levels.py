@@ -80,13 +80,6 @@ class Levels(Values):
         levels = above.astype(np.int16) + np.int16(1)
         return np.where(signs, -levels, levels)
 
-    @classmethod
-    def skip(cls, reader: Reader, header: LevelsHeader, count: int) -> bool:
-        reader.raw((count + 7) // 8)
-        for _, width in _planes(header.top):
-            reader.skip_stream((count * width + 7) // 8)
-        return True
-
 
 class ScaledLevels(Levels):
     """Levels whose value does not depend on their index: one scale or table stands for the layer.

@@ -85,12 +85,6 @@ class Values(ABC):
         """The `count` values of one chunk; WireError unless they are exactly right."""
 
     @classmethod
-    def skip(cls, reader: Reader, header: Any, count: int) -> bool:
-        """Go behind what `read` would read, without looking into it, so that chunks can be read side by side; False
-        where this kind cannot."""
-        return False
-
-    @classmethod
     @abstractmethod
     def join(cls, header: Any, data: NDArray[Any], indices: LazyIndices, tensor: Tensor) -> Values:
         """The values of a layer from the data of its chunks, concatenated (empty, of any dtype, where there is none).

@@ -17,6 +17,10 @@ from fedsparq.lab.engines.worker import worker_of
 from fedsparq.lab.tasks.devices import prepare_process
 from fedsparq.threads import only_one
 
+_MOST_SAID = 500
+"""So many characters of what a node says of itself are kept."""
+_MOST_SECONDS = 1e6
+
 
 class GridEngine(Engine):
     """Carries a round's messages over a grid. `nodes` tells which node does a client's work.
@@ -42,7 +46,10 @@ class GridEngine(Engine):
             if self._strict and reply.has_error():
                 raise RunError(f"client {sender} failed: {reply.error.reason}")
             if sender in answers:
-                answers[sender] = _answer(reply)
+                try:
+                    answers[sender] = _answer(reply)
+                except Exception as error:  # whatever one node's answer does to its reader, the others' are read
+                    answers[sender] = Answer(None, (f"refused: its answer cannot be read: {error!r}"[:_MOST_SAID],))
         for client, answer in answers.items():
             yield Delivery(client, answer)
 
@@ -55,26 +62,44 @@ def work(message: Message, spec: str, states: Path, client: int | None = None, k
     data = unwrap(message.content.array_records["arrays"])
     if data is None:
         raise WireError("this message is not a broadcast of FedSparQ's")
-    number = int(str(config["client"])) if client is None else client
-    answer = worker_of(spec, states, keys).answer(number, data, int(str(config["saved"])), bool(config["dying"]))
-    about: dict[str, ConfigRecordValues] = {"silent": answer.message is None, "sent": answer.sent}
+    number = _count(config["client"]) if client is None else client
+    answer = worker_of(spec, states, keys).answer(number, data, _count(config["saved"]), bool(config["dying"]))
+    about: dict[str, ConfigRecordValues] = {"silent": answer.message is None}
     about |= {"remarks": list(answer.remarks), "seconds": [answer.train_seconds, answer.compress_seconds]}
     if answer.metrics:
         about |= {"metrics": list(answer.metrics), "measured": list(map(float, answer.metrics.values()))}
     return Message(RecordDict({"arrays": wrap(answer.message or b""), "about": ConfigRecord(about)}), reply_to=message)
 
 
+def _count(value: object) -> int:
+    if not isinstance(value, int) or not 0 <= value < 2**32:
+        raise WireError(f"a message names {str(value)[:80]} where a count belongs")
+    return value
+
+
 def _answer(reply: Message) -> Answer:
+    """Read a node's answer. How many bytes it has is seen, not believed."""
     if reply.has_error():
-        return Answer(None, (f"no answer: {(reply.error.reason or 'the node failed').strip()}",))
+        return Answer(None, (f"no answer: {(reply.error.reason or 'the node failed').strip()}"[:_MOST_SAID],))
     about = reply.content.config_records["about"]
-    remarks, seconds = about["remarks"], about.get("seconds")
-    if not isinstance(remarks, list) or not isinstance(seconds, list):
-        raise RunError("a node's answer is not one of FedSparQ's; run the same version everywhere")
     data = None if about["silent"] else unwrap(reply.content.array_records["arrays"])
-    names, measured = about.get("metrics", []), about.get("measured", [])
-    metrics = {}
-    if isinstance(names, list) and isinstance(measured, list):
-        metrics = {str(name): float(str(value)) for name, value in zip(names, measured, strict=True)}
-    train_seconds, compress_seconds = map(float, seconds)
-    return Answer(data, tuple(map(str, remarks)), int(str(about["sent"])), train_seconds, compress_seconds, metrics)
+    if data is None and not about["silent"]:
+        raise WireError("its array is not one of FedSparQ's")
+    said = tuple(remark[:_MOST_SAID] for remark in _texts(about["remarks"]))
+    metrics = dict(zip(_texts(about.get("metrics", [])), _numbers(about.get("measured", [])), strict=True))
+    train_seconds, compress_seconds = _numbers(about["seconds"])
+    if not all(0 <= spent <= _MOST_SECONDS for spent in (train_seconds, compress_seconds)):
+        raise WireError(f"it says that it took {train_seconds} and {compress_seconds} seconds")
+    return Answer(data, said, len(data or b""), train_seconds, compress_seconds, metrics)
+
+
+def _texts(values: object) -> list[str]:
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise WireError("it has something else where texts belong")
+    return values
+
+
+def _numbers(values: object) -> list[float]:
+    if not isinstance(values, list) or not all(isinstance(value, int | float) for value in values):
+        raise WireError("it has something else where numbers belong")
+    return values

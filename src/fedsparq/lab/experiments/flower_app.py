@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
-from logging import INFO
+from logging import INFO, WARNING
 from pathlib import Path
 from typing import Any
 
@@ -95,8 +95,13 @@ def find_clients(grid: Grid, count: int) -> dict[int, int]:
         for reply in grid.send_and_receive(questions, timeout=60) if questions else ():
             if reply.has_error():
                 raise OptionError(f"node {reply.metadata.src_node_id}: {reply.error.reason}")
-            node, number = reply.metadata.src_node_id, reply.content.config_records["about"][PARTITION]
-            if not isinstance(number, int) or number in clients:
+            node = reply.metadata.src_node_id
+            number = reply.content.config_records.get("about", ConfigRecord()).get(PARTITION)
+            if type(number) is not int or number < 0:
+                log(WARNING, "fedsparq: node %d does not say which part of the data it has: left out", node)
+                known[node] = -1
+                continue
+            if number in clients:
                 raise OptionError(f"two SuperNodes have partition-id={number!r}; each needs one of its own")
             known[node] = number
             if number < count:

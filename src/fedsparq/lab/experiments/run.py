@@ -13,7 +13,7 @@ from fedsparq.aggregate.private import most_participations
 from fedsparq.errors import OptionError, RunError
 from fedsparq.federate.checkpoint import load_server, save_server
 from fedsparq.federate.downlink import Downlink
-from fedsparq.federate.masked import play_masked
+from fedsparq.federate.masked import forget_sums, play_masked
 from fedsparq.federate.rounds import Delivery, Traffic, play_round
 from fedsparq.federate.server import RoundOutcome, Server
 from fedsparq.federate.store import DiskStore
@@ -148,6 +148,12 @@ class _Rounds:
             self._look_for_states()
         while self.server.state.round < self.spec.rounds:
             if self._spends_too_much():
+                if not rounds:
+                    raise RunError(
+                        f"{self.folder.path}: its clients answered {self.folder.asked_in_vain(0)} times in rounds that "
+                        f"a crash ended, and nothing is left of epsilon = {self.spec.privacy.epsilon}; choose another "
+                        "--out, which is another release"
+                    )
                 self.told.warn(f"stopped after round {len(rounds)}: one more would spend more than the run may")
                 break
             try:
@@ -188,12 +194,14 @@ class _Rounds:
         if note:
             self.folder.complete(note, saved)
         DiskStore(self.folder.client_states).go_back(saved + answered)
+        if not answered:
+            forget_sums(self.folder.client_states)
         return self.folder.cut(saved)
 
     def _play_one(self, saved: int) -> Round:
         number, traffic = self.server.state.round + 1, Traffic()
         clients = self.spec.chosen_clients(number)
-        if self.spec.privacy.of_records:
+        if self.spec.privacy.wanted:
             self.folder.ask(number)
 
         def exchange(requests: Mapping[int, bytes]) -> Iterable[Delivery]:
@@ -226,13 +234,13 @@ class _Rounds:
         if not self.spec.privacy.wanted:
             return None
         spec, privacy, done = self.spec, self.spec.privacy, self.server.state.round + more
+        in_vain = self.folder.asked_in_vain(self.server.state.round)
         if spec.per_example is not None:
-            rounds = spec.paid_rounds(done) + self.folder.asked_again
-            return privacy.spent(spec.per_example.noise, rounds, spec.fraction)
+            return privacy.spent(spec.per_example.noise, spec.paid_rounds(done) + in_vain, spec.fraction)
         method, counted = self.server.method, most_participations(self.server.state.aggregator) + more
         if (terms := self._terms(1)) is not None:
-            return privacy.spent_under_masks(counted, method, self.task.layout, terms)
-        rounds = done if privacy.sampling == "poisson" else counted
+            return privacy.spent_under_masks(counted + in_vain, method, self.task.layout, terms)
+        rounds = done if privacy.sampling == "poisson" else counted  # a crash takes noise with it that nobody saw
         return privacy.spent(private_mean(method).noise, rounds, spec.fraction)
 
     def _terms(self, number: int) -> Terms | None:
