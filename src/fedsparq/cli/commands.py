@@ -170,9 +170,9 @@ def run(
     """Train with one method."""
     need_torch()
     from fedsparq.cli.progress import following
-    from fedsparq.lab.experiments.naming import run_folder
     from fedsparq.lab.experiments.preflight import look_ahead
     from fedsparq.lab.experiments.trackers import trackers
+    from fedsparq.lab.folder import run_folder
     from fedsparq.lab.specs import load_run
 
     chosen = load_run(spec, overrides)

@@ -13,7 +13,7 @@ from fedsparq.cli.progress import Overall, following, human_time
 from fedsparq.errors import OptionError, RunError
 from fedsparq.lab.experiments.callbacks import Callback
 from fedsparq.lab.experiments.compare import compare
-from fedsparq.lab.results.records import Round
+from fedsparq.lab.records import Round
 from fedsparq.lab.specs import RunSpec, check
 
 SMALL = {"rounds": 2, "train_limit": 300, "test_limit": 100}

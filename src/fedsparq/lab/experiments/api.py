@@ -17,11 +17,11 @@ from safetensors.numpy import load_file
 
 from fedsparq.errors import MissingExtraError
 from fedsparq.lab.experiments.callbacks import Callback, Callbacks, Watch
-from fedsparq.lab.experiments.folder import RunFolder
 from fedsparq.lab.experiments.preflight import look_ahead
 from fedsparq.lab.experiments.settings import as_table
 from fedsparq.lab.experiments.trackers import trackers
-from fedsparq.lab.results.records import Round
+from fedsparq.lab.folder import RunFolder
+from fedsparq.lab.records import Round
 from fedsparq.lab.specs import RunSpec, compare_of, load_compare, load_run, locate
 
 if TYPE_CHECKING:

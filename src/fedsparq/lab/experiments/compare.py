@@ -13,10 +13,9 @@ from fedsparq.errors import FedSparQError, OptionError
 from fedsparq.lab.engines.processes import Processes, Say
 from fedsparq.lab.engines.worker import import_homes
 from fedsparq.lab.experiments.callbacks import Callback, Callbacks, closing, in_words
-from fedsparq.lab.experiments.folder import RunFolder
-from fedsparq.lab.experiments.lock import made
-from fedsparq.lab.experiments.naming import differences, run_folder
-from fedsparq.lab.results.records import Round
+from fedsparq.lab.folder import RunFolder, differences, run_folder
+from fedsparq.lab.lock import made
+from fedsparq.lab.records import Round
 from fedsparq.lab.specs import RunSpec
 from fedsparq.methods.registry import find_recipe
 
@@ -51,8 +50,10 @@ def compare(
     for folder, spec in runs.items():
         with suppress(FedSparQError):
             if RunFolder(folder).holds(spec):
+                from fedsparq.lab.experiments.run import replay
+
                 with closing([follow(spec)]) as told:
-                    outcomes[folder] = Outcome(spec, folder, RunFolder(folder).retell(spec, told))
+                    outcomes[folder] = Outcome(spec, folder, replay(RunFolder(folder), spec, told))
                 continue
         unfinished[folder] = spec
     play = _one_after_another if jobs == 1 else _side_by_side

@@ -23,10 +23,10 @@ from fedsparq.lab.engines.local import LocalEngine
 from fedsparq.lab.engines.worker import build_task, poisoned
 from fedsparq.lab.experiments.assemble import method_of
 from fedsparq.lab.experiments.callbacks import Callback, Watch, closing
-from fedsparq.lab.experiments.folder import RunFolder
-from fedsparq.lab.experiments.lock import locked
+from fedsparq.lab.folder import RunFolder
+from fedsparq.lab.lock import locked
 from fedsparq.lab.paper.accounting import message_bytes
-from fedsparq.lab.results.records import Round
+from fedsparq.lab.records import Round
 from fedsparq.lab.specs import RunSpec
 from fedsparq.lab.specs.privacy import private_mean
 from fedsparq.lab.tasks import Task, class_counts, train_examples
@@ -58,10 +58,10 @@ def run(
     folder = RunFolder(out)
     with closing([*([watch] if watch else []), *callbacks]) as told:
         if folder.holds(spec):
-            return folder.retell(spec, told)
+            return replay(folder, spec, told)
         with locked(out):
             if folder.holds(spec):
-                return folder.retell(spec, told)
+                return replay(folder, spec, told)
             if folder.begun:
                 folder.reopen(spec, resume)
             try:
@@ -70,6 +70,14 @@ def run(
                 if not folder.begun:
                     folder.clear()
                 raise
+
+
+def replay(folder: RunFolder, spec: RunSpec, callbacks: Callback) -> dict[str, Any]:
+    """Report a finished run to callbacks as if it had just ended; returns its summary."""
+    summary = folder.summary()
+    callbacks.start(spec, folder.path, folder.rounds(spec.rounds))
+    callbacks.end(summary)
+    return summary
 
 
 def _run(
@@ -92,7 +100,7 @@ def _run(
         measures={_PAPER: message_bytes},
     )
     if not (folder.begun and folder.checkpoint.exists()):
-        folder.start(spec, class_counts(task))
+        folder.start(spec, describe(spec, task), class_counts(task))
         save_server(server, folder.checkpoint)
     with _engine(spec, task, folder, workers, engine) as carrying:
         rounds = _Rounds(spec, task, server, carrying, folder, checkpoint_every, told).play(own_states=engine is None)
@@ -277,13 +285,8 @@ def _record(
     )
 
 
-def summarize(spec: RunSpec, task: Task, rounds: list[Round]) -> dict[str, Any]:
-    """The figures of a whole run; bytes are sums over the rounds of the means per client.
-
-    What the task does not measure is not in it.
-    """
-    last = rounds[-1]
-    sums = ("upload_bytes", "download_bytes", _PAPER)
+def describe(spec: RunSpec, task: Task) -> dict[str, Any]:
+    """Return what a run is, before its results."""
     return {
         "method": spec.method,
         "label": spec.label,
@@ -292,16 +295,28 @@ def summarize(spec: RunSpec, task: Task, rounds: list[Round]) -> dict[str, Any]:
         "model": spec.model,
         "partition": spec.partition_label,
         "seed": spec.seed,
-        "rounds": len(rounds),
         "clients": spec.clients,
+        "parameters": task.layout.size,
+        "train_examples": train_examples(task, spec.clients),
+        "note": spec.note,
+    }
+
+
+def summarize(spec: RunSpec, task: Task, rounds: list[Round]) -> dict[str, Any]:
+    """The figures of a whole run; bytes are sums over the rounds of the means per client.
+
+    What the task does not measure is not in it.
+    """
+    last = rounds[-1]
+    sums = ("upload_bytes", "download_bytes", _PAPER)
+    return {
+        **describe(spec, task),
+        "rounds": len(rounds),
         **_finite(accuracy=last.accuracy, loss=last.loss),
         "metrics": _finite(**last.metrics),
         **_finite(robust1=last.accuracy - last.loss, robust2=last.accuracy / (last.loss + 1e-8)),
         **{name: math.fsum(getattr(record, name) for record in rounds) for name in sums},
         "kept": math.fsum(record.kept for record in rounds) / len(rounds),
-        "parameters": task.layout.size,
-        "train_examples": train_examples(task, spec.clients),
-        "note": spec.note,
         "seconds": {part: math.fsum(record.seconds[part] for record in rounds) for part in last.seconds},
         **_spent(spec, last.epsilon),
         **({"lost_states": lost} if (lost := _lost_states(rounds)) else {}),

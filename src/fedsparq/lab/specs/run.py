@@ -162,21 +162,6 @@ class RunSpec(DataSpec, extra="forbid", frozen=True):
     @property
     def label(self) -> str:
         """The method with its unusual options, as tables and figures name it."""
-        down = self.chosen_downlink()
-        return self._label(self.chosen_method().label, down.label if down else "")
-
-    @property
-    def label_as_given(self) -> str:
-        """The label with all options that were given; nothing is imported for it."""
-        down = _with_options(self.downlink, self.downlink_options) if self.downlink else ""
-        return self._label(_with_options(self.method, self.options), down)
-
-    @property
-    def names_code(self) -> bool:
-        """Whether a part of the method is `package.module:function`."""
-        return any(":" in name for name in (self.method, self.aggregator, self.optimizer, self.downlink or ""))
-
-    def _label(self, method: str, down: str) -> str:
         kind = "record-level epsilon" if self.privacy.of_records else "epsilon"
         sampled = ", poisson" if self.privacy.sampling == "poisson" else ""
         private = f"{kind} {self.privacy.epsilon:g}{sampled}" if self.privacy.epsilon else ""
@@ -185,7 +170,8 @@ class RunSpec(DataSpec, extra="forbid", frozen=True):
             filter(None, [self.variant, private, masked, "" if self.acknowledge else "not acknowledged"])
         )
         parts = (f", {part} {_with_options(name, options)}" for part, name, options in self._server_parts() if name)
-        label = "".join([method, *parts, f" / down: {down}" if down else ""])
+        down = self.chosen_downlink()
+        label = "".join([self.chosen_method().label, *parts, f" / down: {down.label}" if down else ""])
         return f"{label} ({special})" if special else label
 
     @property
