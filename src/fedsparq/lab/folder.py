@@ -208,8 +208,10 @@ class RunFolder:
         write_safely(self._asked, "".join(f"{each}\n" for each in asked).encode(), private=True)
 
     def asked_in_vain(self, done: int) -> int:
-        """How often a round was opened without a record of it among the first `done`, as a crash leaves it: clients may
-        have answered, each time with noise of its own."""
+        """Return how often a round was opened without a record of it among the first `done`, as a crash leaves it.
+
+        Clients may have answered, each time with noise of its own.
+        """
         opened = self._opened()
         return len(opened) - len({number for number in opened if number <= done})
 
