@@ -17,8 +17,7 @@ pytest.importorskip("torch")
 pytest.importorskip("flwr")
 
 from fedsparq.errors import RunError
-from fedsparq.lab.engines.grid import GridEngine
-from fedsparq.lab.engines.simulation import client_app
+from fedsparq.lab.engines.flower import GridEngine, client_app
 from fedsparq.lab.experiments.run import run
 from fedsparq.lab.experiments.sweep import sweep
 from fedsparq.lab.specs import RunSpec, load_compare

@@ -14,8 +14,8 @@ import pytest
 import fedsparq
 from fedsparq import cli
 from fedsparq.cli import overrides
-from fedsparq.lab.experiments.settings import PRIVACY, TRAINING
 from fedsparq.lab.specs import RunSpec
+from fedsparq.lab.specs.files import PRIVACY, TRAINING
 
 
 def call(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:

@@ -17,12 +17,11 @@ from safetensors.numpy import load_file
 
 from fedsparq.errors import MissingExtraError
 from fedsparq.lab.experiments.callbacks import Callback, Callbacks, Watch
-from fedsparq.lab.experiments.preflight import look_ahead
-from fedsparq.lab.experiments.settings import as_table
 from fedsparq.lab.experiments.trackers import trackers
 from fedsparq.lab.folder import RunFolder
 from fedsparq.lab.records import Round
 from fedsparq.lab.specs import RunSpec, compare_of, load_compare, load_run, locate
+from fedsparq.lab.specs.files import check_names_early, to_spec_table
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -71,8 +70,8 @@ def run(
     """
     _need("torch", "pandas")
     given = settings | ({} if method is None else {"method": method})
-    chosen = load_run(None if spec is None else Path(spec), as_table(given))
-    look_ahead(chosen)
+    chosen = load_run(None if spec is None else Path(spec), to_spec_table(given))
+    check_names_early(chosen)
     from fedsparq.lab.experiments.run import run as play
 
     with _folder(out) as folder:
@@ -106,10 +105,10 @@ def compare(
     from fedsparq.lab.experiments.sweep import sweep
 
     lists = {"methods": methods, "partitions": partitions, "seeds": seeds}
-    given = as_table(settings) | {key: list(value) for key, value in lists.items() if value is not None}
+    given = to_spec_table(settings) | {key: list(value) for key, value in lists.items() if value is not None}
     chosen = (compare_of({}, given) if spec is None else load_compare(locate(str(spec)), given)).runs()
     for each in chosen:
-        look_ahead(each)
+        check_names_early(each)
     follow = lambda spec: Callbacks([*callbacks(spec), *trackers(track)])  # noqa: E731
     with _folder(out) as folder:
         outcomes = sweep(chosen, folder, workers=workers, jobs=jobs, callbacks=follow)

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
 
 from fedsparq.errors import OptionError
 from fedsparq.lab.specs.run import AS_TEXT, CompareSpec, RunSpec
+from fedsparq.lab.tasks.load import find
+from fedsparq.lab.tasks.models import MODELS
+from fedsparq.lab.tasks.settings import Training
 from fedsparq.lab.tasks.tables import check, merge, no_such_key, read_toml
+
+TRAINING = tuple(field.name for field in fields(Training))
+"""Settings that a spec has in its table `training`."""
+
+PRIVACY = ("epsilon", "delta", "clip", "sampling", "example_clip", "secure_sums")
+"""Settings that a spec has in its table `privacy`."""
 
 _BUNDLED = files("fedsparq.lab.specs") / "bundled"
 
@@ -70,3 +80,23 @@ def locate(name: str) -> Path:
             return path
         known = ", ".join(sorted(file.stem for file in folder.glob("*.toml")))
     raise OptionError(f"there is no spec {name!r}: give the path of a TOML file, or one of {known}")
+
+
+def to_spec_table(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings by name as the table of a spec: ``lr`` belongs to ``training``."""
+    table = {key: value for key, value in settings.items() if key not in (*TRAINING, *PRIVACY)}
+    for name, keys in (("training", TRAINING), ("privacy", PRIVACY)):
+        inner = {key: settings[key] for key in keys if key in settings}
+        table |= {name: {**table.get(name, {}), **inner}} if inner else {}
+    return table
+
+
+def check_names_early(spec: RunSpec) -> None:
+    """Refuse an unknown data set or model before anything slow is imported or read."""
+    if spec.task != RunSpec.model_fields["task"].default:
+        return
+    if spec.model not in MODELS and ":" not in spec.model:
+        known = ", ".join(MODELS)
+        raise OptionError(f"unknown model {spec.model!r}: choose from {known}, or give package.module:function")
+    if spec.dataset != "mnist-mini" and ":" not in spec.dataset:
+        find(spec.dataset)
