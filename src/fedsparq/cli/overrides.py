@@ -58,7 +58,7 @@ def accepts_overrides(command: F) -> F:
     """Give a command the options that override a spec; it gets those that were set as `overrides`, a spec's table."""
 
     def wrapped(**arguments: Any) -> Any:
-        from fedsparq.lab.specs.files import to_spec_table
+        from fedsparq.lab.specs.run import to_spec_table
 
         given = {key: value for key in _OVERRIDES if (value := arguments.pop(key)) is not None}
         for name in _OPTIONS:

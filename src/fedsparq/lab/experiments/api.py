@@ -21,7 +21,8 @@ from fedsparq.lab.experiments.trackers import trackers
 from fedsparq.lab.folder import RunFolder
 from fedsparq.lab.records import Round
 from fedsparq.lab.specs import RunSpec, compare_of, load_compare, load_run, locate
-from fedsparq.lab.specs.files import check_names_early, to_spec_table
+from fedsparq.lab.specs.files import check_names_early
+from fedsparq.lab.specs.run import to_spec_table
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
 
 from fedsparq.errors import OptionError
-from fedsparq.lab.specs.run import AS_TEXT, CompareSpec, RunSpec
+from fedsparq.lab.specs.run import AS_TEXT, CompareSpec, RunSpec, to_spec_table
 from fedsparq.lab.tasks.load import find
 from fedsparq.lab.tasks.models import MODELS
-from fedsparq.lab.tasks.settings import Training
 from fedsparq.lab.tasks.tables import check, merge, no_such_key, read_toml
-
-TRAINING = tuple(field.name for field in fields(Training))
-"""Settings that a spec has in its table `training`."""
-
-PRIVACY = ("epsilon", "delta", "clip", "sampling", "example_clip", "secure_sums")
-"""Settings that a spec has in its table `privacy`."""
 
 _BUNDLED = files("fedsparq.lab.specs") / "bundled"
 
 
 def load_run(path: Path | None, overrides: Mapping[str, Any]) -> RunSpec:
     """A single run from a TOML file, if given, and the command line."""
-    return check(RunSpec, merge(read_toml(path) if path else {}, dict(overrides)), str(path or ""))
+    return check(
+        RunSpec, merge(to_spec_table(read_toml(path) if path else {}), to_spec_table(overrides)), str(path or "")
+    )
 
 
 def read_spec(path: Path) -> RunSpec:
@@ -41,7 +35,7 @@ def load_compare(path: Path, overrides: Mapping[str, Any]) -> CompareSpec:
 
 def compare_of(table: Mapping[str, Any], overrides: Mapping[str, Any], where: str = "") -> CompareSpec:
     """A comparison from the table of a spec; `overrides` win."""
-    given, run = dict(overrides), dict(table)
+    given, run = to_spec_table(overrides), to_spec_table(table)
     own = [key for key in CompareSpec.model_fields if key != "run"]
     keys = [*own, *(key for key in RunSpec.model_fields if key != "method")]
     for key in (*run, *given):
@@ -80,15 +74,6 @@ def locate(name: str) -> Path:
             return path
         known = ", ".join(sorted(file.stem for file in folder.glob("*.toml")))
     raise OptionError(f"there is no spec {name!r}: give the path of a TOML file, or one of {known}")
-
-
-def to_spec_table(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings by name as the table of a spec: ``lr`` belongs to ``training``."""
-    table = {key: value for key, value in settings.items() if key not in (*TRAINING, *PRIVACY)}
-    for name, keys in (("training", TRAINING), ("privacy", PRIVACY)):
-        inner = {key: settings[key] for key in keys if key in settings}
-        table |= {name: {**table.get(name, {}), **inner}} if inner else {}
-    return table
 
 
 def check_names_early(spec: RunSpec) -> None:
