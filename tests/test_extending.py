@@ -17,10 +17,9 @@ pytest.importorskip("torch")
 pytest.importorskip("flwr")
 
 from fedsparq.errors import RunError
-from fedsparq.lab.engines.grid import GridEngine
-from fedsparq.lab.engines.simulation import client_app
-from fedsparq.lab.experiments.compare import compare
+from fedsparq.lab.engines.flower import GridEngine, client_app
 from fedsparq.lab.experiments.run import run
+from fedsparq.lab.experiments.sweep import sweep
 from fedsparq.lab.specs import RunSpec, load_compare
 from fedsparq.payload import values
 from inprocess_grid import InProcessGrid
@@ -139,7 +138,7 @@ def test_a_changed_source_is_another_version(folder: Path) -> None:
 
 def test_in_a_spec(folder: Path) -> None:
     (folder / "spec.toml").write_text('methods = ["fedavg", "mine:robust"]\nrounds = 1\ntrain_limit = 300\n')
-    outcomes = compare(load_compare(folder / "spec.toml", {"test_limit": 100}).runs(), folder / "compared")
+    outcomes = sweep(load_compare(folder / "spec.toml", {"test_limit": 100}).runs(), folder / "compared")
     assert [outcome.summary["label"] for outcome in outcomes if outcome.summary] == ["fedavg", "mine:robust"]
 
 

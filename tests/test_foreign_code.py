@@ -16,7 +16,7 @@ import xxhash
 from safetensors.numpy import load_file, save_file
 
 from fedsparq.errors import OptionError
-from fedsparq.lab.experiments.naming import run_name
+from fedsparq.lab.folder import run_name
 from fedsparq.lab.specs import load_compare
 from fedsparq.large import compress, restore
 from made_runs import make_run

@@ -14,8 +14,8 @@ import pytest
 import fedsparq
 from fedsparq import cli
 from fedsparq.cli import overrides
-from fedsparq.lab.experiments.settings import PRIVACY, TRAINING
 from fedsparq.lab.specs import RunSpec
+from fedsparq.lab.specs.run import PRIVACY, TRAINING
 
 
 def call(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
@@ -77,8 +77,8 @@ def test_run_takes_options_of_the_method(tmp_path: Path, monkeypatch: pytest.Mon
         (["run", "--rounds", "1", "--out", "file/below"], "file/below cannot hold results: Not a directory"),
         (["compare", "methdo.toml"], "methdo.toml: methdo: there is no such key; did you mean methods? there is name"),
         (["compare", "row.toml"], "methods.0.optoins: there is no such key; did you mean options? there is name, opt"),
-        (["compare", "true.toml"], "true.toml: rounds: a number is needed, got true or false"),
-        (["run", "run.toml"], "run.toml: rounds: a number is needed, got true or false"),
+        (["compare", "true.toml"], "true.toml: rounds: input should be a valid integer, got True"),
+        (["run", "run.toml"], "run.toml: rounds: input should be a valid integer, got True"),
     ],
 )
 def test_mistakes_get_a_sentence_not_a_traceback(

@@ -88,8 +88,7 @@ def same_everywhere(words: list[str], ray: bool = False) -> dict[str, Any]:
 
 def in_process(spec: RunSpec, task: object, states: Path) -> Engine:
     """Flower's client app, its messages carried in this process."""
-    from fedsparq.lab.engines.grid import GridEngine
-    from fedsparq.lab.engines.simulation import client_app
+    from fedsparq.lab.engines.flower import GridEngine, client_app
     from inprocess_grid import InProcessGrid
 
     grid = InProcessGrid([client_app(spec, states.resolve(), str(Path.cwd()))] * spec.clients)

@@ -170,13 +170,13 @@ def run(
     """Train with one method."""
     need_torch()
     from fedsparq.cli.progress import following
-    from fedsparq.lab.experiments.naming import run_folder
-    from fedsparq.lab.experiments.preflight import look_ahead
     from fedsparq.lab.experiments.trackers import trackers
+    from fedsparq.lab.folder import run_folder
     from fedsparq.lab.specs import load_run
+    from fedsparq.lab.specs.files import check_names_early
 
     chosen = load_run(spec, overrides)
-    look_ahead(chosen)
+    check_names_early(chosen)
     folder, tracking = out or run_folder(Path("runs"), chosen), trackers(track or ())
     with following(console) as follow:
         from fedsparq.lab.experiments.run import run as play
@@ -198,16 +198,16 @@ def _play_all(
     """Play many runs, show and report what there is, and end with an error that lists those that failed."""
     from fedsparq.cli.progress import describe, following
     from fedsparq.lab.experiments.callbacks import Callbacks
-    from fedsparq.lab.experiments.compare import compare as play
-    from fedsparq.lab.experiments.preflight import look_ahead
+    from fedsparq.lab.experiments.sweep import sweep
     from fedsparq.lab.experiments.trackers import trackers
+    from fedsparq.lab.specs.files import check_names_early
 
     trackers(track or ())
     for chosen in runs:
-        look_ahead(chosen)
+        check_names_early(chosen)
     with following(console, len(runs), sum(chosen.rounds for chosen in runs)) as follow:
         each = lambda spec: Callbacks([follow(spec), *trackers(track or ())])  # noqa: E731
-        outcomes = play(runs, out, workers=worker_count(workers), jobs=worker_count(jobs), follow=each)
+        outcomes = sweep(runs, out, workers=worker_count(workers), jobs=worker_count(jobs), callbacks=each)
     for outcome in outcomes:
         for lost in (outcome.summary or {}).get("lost_states", ()):
             say(f"{outcome.folder}, not as undisturbed: state lost of {lost}")

@@ -58,13 +58,13 @@ def accepts_overrides(command: F) -> F:
     """Give a command the options that override a spec; it gets those that were set as `overrides`, a spec's table."""
 
     def wrapped(**arguments: Any) -> Any:
-        from fedsparq.lab.experiments.settings import as_table
+        from fedsparq.lab.specs.run import to_spec_table
 
         given = {key: value for key in _OVERRIDES if (value := arguments.pop(key)) is not None}
         for name in _OPTIONS:
             if options := dict(parse_option(text) for text in arguments.pop(f"{name}_option") or ()):
                 given["options" if name == "method" else f"{name}_options"] = options
-        return command(**arguments, overrides=as_table(given))
+        return command(**arguments, overrides=to_spec_table(given))
 
     own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != "overrides"]
     extra = []

@@ -11,7 +11,7 @@ from flwr.serverapp import Grid, ServerApp
 from fedsparq.federate.rounds import Delivery
 from fedsparq.flower.wrapped import unwrap
 from fedsparq.lab.engines.engine import Asked
-from fedsparq.lab.engines.grid import GridEngine, work
+from fedsparq.lab.engines.flower import GridEngine, work
 from fedsparq.lab.experiments.flower_app import PARTITION, find_clients
 from fedsparq.lab.experiments.run import run
 from fedsparq.lab.specs import RunSpec, check

@@ -12,7 +12,7 @@ from fedsparq.federate.messages import Reply
 from fedsparq.federate.rounds import Delivery
 from fedsparq.lab.engines.attacks import ALIE_Z, IPM_SCALE, NOISE, SYBIL_SCALE, Attack, Overheard
 from fedsparq.lab.experiments.run import run
-from fedsparq.lab.results.reading import load_run
+from fedsparq.lab.folder import RunFolder
 from fedsparq.lab.specs import FaultSpec, RunSpec, check
 from fedsparq.layout import Buffers, Layout
 from fedsparq.payload import Payload
@@ -110,7 +110,7 @@ def test_slow_senders_are_slower_than_any_deadline(tmp_path: Path) -> None:
 def test_slow_senders_are_refused_by_a_deadline_and_hold_up_nobody(tmp_path: Path) -> None:
     slow = {"aggregator": "", "optimizer": "", "rounds": 2, "server": {"deadline": 1e5}}
     summary = run(small(**slow, faults={"hostile": 0.4, "hostile_kinds": ["slow"]}), tmp_path / "run")
-    (rounds,) = [load_run(tmp_path / "run").rounds]
+    (rounds,) = [RunFolder(tmp_path / "run").read().rounds]
     for record in rounds:
         assert record.clients == 3
         late = {event["client"] for event in record.events if "after the deadline" in event["reason"]}

@@ -12,8 +12,7 @@ pytest.importorskip("flwr")
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MessageType, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from fedsparq.lab.engines.grid import GridEngine
-from fedsparq.lab.engines.simulation import client_app
+from fedsparq.lab.engines.flower import GridEngine, client_app
 from fedsparq.lab.experiments.flower_app import find_clients
 from fedsparq.lab.experiments.run import run
 from fedsparq.lab.specs import RunSpec

@@ -26,7 +26,7 @@ def test_a_dead_worker_is_a_clear_error(tmp_path: Path) -> None:
     requests = {client: server.broadcast(client) for client in range(3)}
     with LocalEngine(SPEC, task, tmp_path, workers=2) as engine:
         assert len(list(engine.exchange(Asked(1, requests, 0)))) == 3
-        for pid in engine._processes.pids:
+        for pid in engine._pool.pids:
             os.kill(pid, signal.SIGKILL)
         with pytest.raises(RunError, match="--resume"):
             list(engine.exchange(Asked(1, requests, 0)))

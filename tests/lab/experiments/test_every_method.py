@@ -30,8 +30,7 @@ def same(one: Path, other: Path) -> None:
 @pytest.mark.parametrize("method", METHODS)
 def test_interrupted_and_over_flower_it_is_the_same_run(method: str, tmp_path: Path) -> None:
     pytest.importorskip("flwr")
-    from fedsparq.lab.engines.grid import GridEngine
-    from fedsparq.lab.engines.simulation import client_app
+    from fedsparq.lab.engines.flower import GridEngine, client_app
     from inprocess_grid import InProcessGrid
 
     def over_flower(spec: RunSpec, task: object, states: Path) -> GridEngine:

@@ -14,11 +14,11 @@ import pytest
 from safetensors.numpy import load_file
 
 from fedsparq.errors import RunError
-from fedsparq.lab.experiments import folder as folders
+from fedsparq.lab import folder as folders
 from fedsparq.lab.experiments.callbacks import Callback
-from fedsparq.lab.experiments.folder import RunFolder
-from fedsparq.lab.experiments.lock import locked
 from fedsparq.lab.experiments.run import run
+from fedsparq.lab.folder import RunFolder
+from fedsparq.lab.lock import locked
 from fedsparq.lab.specs import RunSpec, check
 
 SMALL = {"rounds": 4, "train_limit": 600, "test_limit": 200, "partition": "dirichlet"}
@@ -64,7 +64,7 @@ def test_a_second_process_in_a_folder_is_refused_and_the_first_is_right(tmp_path
 
 def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
     code = (
-        f"from fedsparq.lab.experiments.lock import locked\nfrom pathlib import Path\nimport os, sys, time\n"
+        f"from fedsparq.lab.lock import locked\nfrom pathlib import Path\nimport os, sys, time\n"
         f"with locked(Path({str(tmp_path / 'run')!r})):\n    print('held', flush=True)\n    time.sleep(600)"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
@@ -148,7 +148,7 @@ def test_a_large_state_is_not_kept_and_what_to_do_is_said(tmp_path: Path, monkey
     sizes = sum(path.stat().st_size for path in (tmp_path / "kept" / "state").rglob("*.safetensors"))
     assert sizes < 4_000_000
     assert len(list((tmp_path / "kept").glob("state/clients/*/*"))) == 3
-    monkeypatch.setattr(folders, "MOST_KEPT", sizes - 1)
+    monkeypatch.setattr(folders, "MAX_RETAINED_BYTES", sizes - 1)
     run(spec(rounds=2), tmp_path / "gone")
     assert not (tmp_path / "gone" / "state").exists()
     with pytest.raises(RunError, match=r"state was not kept .* choose another --out: the same first rounds"):

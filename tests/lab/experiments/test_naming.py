@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from fedsparq.lab.experiments.naming import differences, run_folder, run_name
+from fedsparq.lab.folder import differences, run_folder, run_name
 from fedsparq.lab.specs import RunSpec, check
 
 

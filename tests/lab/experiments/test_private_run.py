@@ -101,7 +101,7 @@ def test_a_crash_neither_forgets_nor_doubles_what_was_spent(
     tmp_path: Path, where: str, sampling: str, number: int
 ) -> None:
     """The noise of a round is drawn once: what a crash left is what the resumed run has, bit for bit."""
-    from fedsparq.lab.experiments.folder import RunFolder
+    from fedsparq.lab.folder import RunFolder
 
     if sampling == "poisson":
         pytest.importorskip("dp_accounting", reason="the extra `privacy`")

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from fedsparq.lab.records import Round
 from fedsparq.lab.results.reading import load_runs
-from fedsparq.lab.results.records import Round
 from made_runs import make_run
 
 

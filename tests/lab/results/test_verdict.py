@@ -2,8 +2,8 @@ import math
 
 import pytest
 
+from fedsparq.lab.records import Round, Run
 from fedsparq.lab.results.grouping import Arm
-from fedsparq.lab.results.records import Round, Run
 from fedsparq.lab.results.verdict import judge
 
 

@@ -241,3 +241,19 @@ def test_devices_and_data_have_few_choices(tmp_path: Path, text: str, words: lis
     with pytest.raises(OptionError) as caught:
         load_run(write(tmp_path, text), {})
     assert all(word in str(caught.value) for word in words), caught.value
+
+
+def test_settings_of_training_and_privacy_may_stand_at_the_top(tmp_path: Path) -> None:
+    spec = load_run(write(tmp_path, "lr = 0.3\nmethod = 'fedavg'\nepsilon = 8\n[training]\nbatch_size = 8\n"), {})
+    assert (spec.training.lr, spec.training.batch_size, spec.privacy.epsilon) == (0.3, 8, 8.0)
+    assert load_run(write(tmp_path, "lr = 0.3\n"), {"training": {"lr": 0.5}}).training.lr == 0.5
+    path = write(tmp_path, "methods = ['fedavg']\nlr = 0.3\naxes = [[{ lr = 0.1 }, { epochs = 2 }]]\n")
+    assert [(run.training.lr, run.training.epochs) for run in load_compare(path, {}).runs()] == [(0.1, 1), (0.3, 2)]
+    with pytest.raises(OptionError, match="lr"):
+        load_run(write(tmp_path, "lr = 0.3\n[training]\nlr = 0.3\n"), {})
+
+
+@pytest.mark.parametrize("text", ["rounds = true", "rounds = '3'", "alpha = true", "[faults]\ndrop = true"])
+def test_only_numbers_are_numbers(tmp_path: Path, text: str) -> None:
+    with pytest.raises(OptionError):
+        load_run(write(tmp_path, text), {})

@@ -17,12 +17,12 @@ from safetensors.numpy import load_file
 
 from fedsparq.errors import MissingExtraError
 from fedsparq.lab.experiments.callbacks import Callback, Callbacks, Watch
-from fedsparq.lab.experiments.folder import RunFolder
-from fedsparq.lab.experiments.preflight import look_ahead
-from fedsparq.lab.experiments.settings import as_table
 from fedsparq.lab.experiments.trackers import trackers
-from fedsparq.lab.results.records import Round
+from fedsparq.lab.folder import RunFolder
+from fedsparq.lab.records import Round
 from fedsparq.lab.specs import RunSpec, compare_of, load_compare, load_run, locate
+from fedsparq.lab.specs.files import check_names_early
+from fedsparq.lab.specs.run import to_spec_table
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -71,8 +71,8 @@ def run(
     """
     _need("torch", "pandas")
     given = settings | ({} if method is None else {"method": method})
-    chosen = load_run(None if spec is None else Path(spec), as_table(given))
-    look_ahead(chosen)
+    chosen = load_run(None if spec is None else Path(spec), to_spec_table(given))
+    check_names_early(chosen)
     from fedsparq.lab.experiments.run import run as play
 
     with _folder(out) as folder:
@@ -103,16 +103,16 @@ def compare(
     _need("torch", "pandas")
     from pandas import DataFrame
 
-    from fedsparq.lab.experiments.compare import compare as play
+    from fedsparq.lab.experiments.sweep import sweep
 
     lists = {"methods": methods, "partitions": partitions, "seeds": seeds}
-    given = as_table(settings) | {key: list(value) for key, value in lists.items() if value is not None}
+    given = to_spec_table(settings) | {key: list(value) for key, value in lists.items() if value is not None}
     chosen = (compare_of({}, given) if spec is None else load_compare(locate(str(spec)), given)).runs()
     for each in chosen:
-        look_ahead(each)
+        check_names_early(each)
     follow = lambda spec: Callbacks([*callbacks(spec), *trackers(track)])  # noqa: E731
     with _folder(out) as folder:
-        outcomes = play(chosen, folder, workers=workers, jobs=jobs, follow=follow)
+        outcomes = sweep(chosen, folder, workers=workers, jobs=jobs, callbacks=follow)
     rows = [
         _row(outcome.spec, outcome.summary or {})
         | {"error": outcome.error, "folder": "" if out is None else str(outcome.folder)}

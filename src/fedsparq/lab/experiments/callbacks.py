@@ -9,7 +9,7 @@ from typing import Any
 
 from fedsparq.errors import FedSparQError
 from fedsparq.imports import describe_error
-from fedsparq.lab.results.records import Round
+from fedsparq.lab.records import Round
 from fedsparq.lab.specs import RunSpec
 
 Watch = Callable[[Round], None]

@@ -20,9 +20,9 @@ from flwr.supercore import log
 
 from fedsparq.errors import OptionError
 from fedsparq.flower.stores import NODE_KEY, default_folder
-from fedsparq.lab.engines.grid import GridEngine, work
+from fedsparq.lab.engines.flower import GridEngine, work
 from fedsparq.lab.experiments.run import run
-from fedsparq.lab.results.records import Round
+from fedsparq.lab.records import Round
 from fedsparq.lab.specs import RunSpec, check
 
 OUT = "out"

@@ -9,32 +9,23 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fedsparq.aggregate.private import most_participations
 from fedsparq.errors import OptionError, RunError
 from fedsparq.federate.checkpoint import load_server, save_server
-from fedsparq.federate.downlink import Downlink
 from fedsparq.federate.masked import forget_sums, play_masked
 from fedsparq.federate.rounds import Delivery, Traffic, play_round
 from fedsparq.federate.server import RoundOutcome, Server
 from fedsparq.federate.store import DiskStore
 from fedsparq.lab.engines.engine import Asked, Engine, MakeEngine
-from fedsparq.lab.engines.faults import FaultyEngine, ServerCrashError
-from fedsparq.lab.engines.local import LocalEngine
-from fedsparq.lab.engines.worker import build_task, poisoned
-from fedsparq.lab.experiments.assemble import method_of
+from fedsparq.lab.engines.faults import ServerCrashError
 from fedsparq.lab.experiments.callbacks import Callback, Watch, closing
-from fedsparq.lab.experiments.folder import RunFolder
-from fedsparq.lab.experiments.lock import locked
-from fedsparq.lab.paper.accounting import message_bytes
-from fedsparq.lab.results.records import Round
+from fedsparq.lab.experiments.setup import PAPER_BYTES, PrivacyAccountant, build, build_engine
+from fedsparq.lab.folder import RunFolder
+from fedsparq.lab.lock import locked
+from fedsparq.lab.records import Round
 from fedsparq.lab.specs import RunSpec
-from fedsparq.lab.specs.privacy import private_mean
 from fedsparq.lab.tasks import Task, class_counts, train_examples
-from fedsparq.lab.tasks.poison import POISONS
 from fedsparq.lab.tasks.task import Poisonable
-from fedsparq.secure import Terms
 
-_PAPER = "upload_bytes_paper"
 _LOST = "client state lost: "
 """How the event begins that says so."""
 
@@ -58,10 +49,10 @@ def run(
     folder = RunFolder(out)
     with closing([*([watch] if watch else []), *callbacks]) as told:
         if folder.holds(spec):
-            return folder.retell(spec, told)
+            return replay(folder, spec, told)
         with locked(out):
             if folder.holds(spec):
-                return folder.retell(spec, told)
+                return replay(folder, spec, told)
             if folder.begun:
                 folder.reopen(spec, resume)
             try:
@@ -72,29 +63,23 @@ def run(
                 raise
 
 
+def replay(folder: RunFolder, spec: RunSpec, callbacks: Callback) -> dict[str, Any]:
+    """Report a finished run to callbacks as if it had just ended; returns its summary."""
+    summary = folder.summary()
+    callbacks.start(spec, folder.path, folder.rounds(spec.rounds))
+    callbacks.end(summary)
+    return summary
+
+
 def _run(
     spec: RunSpec, folder: RunFolder, workers: int, checkpoint_every: int, told: Callback, engine: MakeEngine | None
 ) -> dict[str, Any]:
-    task = build_task(spec)
-    if spec.privacy.wanted and task.layout.buffer_size:
-        raise OptionError(
-            f"model {spec.model!r} has BatchNorm statistics, which no noise covers: take one with GroupNorm, or none"
-        )
-    for kind in set(spec.faults.hostile_kinds) & set(POISONS):
-        poisoned(task, kind)
-    server = Server(
-        task.layout,
-        method_of(spec, task),
-        task.initial(),
-        validation=spec.server.validation(spec.acknowledge),
-        downlink=Downlink(task.layout, spec.chosen_downlink(), spec.seed, halve_first=True),
-        own_methods=spec.client_methods(lambda client: rounds_of(spec, client)),
-        measures={_PAPER: message_bytes},
-    )
+    built = build(spec)
+    task, server = built.task, built.server
     if not (folder.begun and folder.checkpoint.exists()):
-        folder.start(spec, class_counts(task))
+        folder.start(spec, describe(spec, task), class_counts(task))
         save_server(server, folder.checkpoint)
-    with _engine(spec, task, folder, workers, engine) as carrying:
+    with build_engine(spec, task, folder.client_states, folder.delayed, workers, engine) as carrying:
         rounds = _Rounds(spec, task, server, carrying, folder, checkpoint_every, told).play(own_states=engine is None)
     if not any(record.clients for record in rounds):
         raise RunError(f"no reply counted in any of {len(rounds)} rounds, so nothing was learned: {_why(rounds[-1])}")
@@ -102,21 +87,6 @@ def _run(
     folder.finish(summary, server.state.model, task.layout)
     told.end(summary)
     return summary
-
-
-def _engine(spec: RunSpec, task: Task, folder: RunFolder, workers: int, make: MakeEngine | None) -> Engine:
-    engine: Engine
-    if make is not None:
-        engine = make(spec, task, folder.client_states)
-    elif spec.engine == "flower-simulation":
-        from fedsparq.lab.engines.simulation import FlowerSimulation
-
-        engine = FlowerSimulation(spec, task, folder.client_states, workers)
-    else:
-        engine = LocalEngine(spec, task, folder.client_states, workers)
-    if spec.faults.any:
-        return FaultyEngine(engine, spec.faults, task.layout, spec.clients, spec.seed, folder.delayed)
-    return engine
 
 
 @dataclass
@@ -131,6 +101,9 @@ class _Rounds:
     checkpoint_every: int
     told: Callback
 
+    def __post_init__(self) -> None:
+        self.accountant = PrivacyAccountant(self.spec, self.task.layout, self.server, self.folder.asked_in_vain)
+
     def play(self, own_states: bool) -> list[Round]:
         """The rounds that are missing; all rounds of the run. `own_states`: the clients' are in its folder."""
         rounds = self._go_back()
@@ -139,7 +112,7 @@ class _Rounds:
         if own_states and rounds:
             self._look_for_states()
         while self.server.state.round < self.spec.rounds:
-            if self._spends_too_much():
+            if self.accountant.exceeds_budget():
                 if not rounds:
                     raise RunError(
                         f"{self.folder.path}: its clients answered {self.folder.asked_in_vain(0)} times in rounds that "
@@ -204,7 +177,7 @@ class _Rounds:
             traffic.down += sum(map(len, requests.values()))
             return exchange(requests)
 
-        terms = self._terms(number)
+        terms = self.accountant.terms(number)
         if terms is None:
             outcome = play_round(self.server, clients, ask, traffic)
         else:
@@ -219,37 +192,7 @@ class _Rounds:
         if "backdoor" in self.spec.faults.hostile_kinds and isinstance(self.task, Poisonable):
             metrics["backdoor_success"] = self.task.backdoor_success(self.server.state.model)
         traffic.seconds["evaluate"] = time.perf_counter() - closed
-        return _record(outcome, len(clients), traffic, metrics, self._spent())
-
-    def _spent(self, more: int = 0) -> float | None:
-        """Epsilon so far, or after so many more rounds; None where nothing is private."""
-        if not self.spec.privacy.wanted:
-            return None
-        spec, privacy, done = self.spec, self.spec.privacy, self.server.state.round + more
-        in_vain = self.folder.asked_in_vain(self.server.state.round)
-        if spec.per_example is not None:
-            return privacy.spent(spec.per_example.noise, spec.paid_rounds(done) + in_vain, spec.fraction)
-        method, counted = self.server.method, most_participations(self.server.state.aggregator) + more
-        if (terms := self._terms(1)) is not None:
-            return privacy.spent_under_masks(counted + in_vain, method, self.task.layout, terms)
-        rounds = done if privacy.sampling == "poisson" else counted  # a crash takes noise with it that nobody saw
-        return privacy.spent(private_mean(method).noise, rounds, spec.fraction)
-
-    def _terms(self, number: int) -> Terms | None:
-        """Of a round's secure sum; None where replies are seen one by one."""
-        privacy, spec = self.spec.privacy, self.spec
-        if not privacy.secure_sums:
-            return None
-        return privacy.terms(self.server.method, self.task.layout, spec.folder_name, number, spec.clients_a_round)
-
-    def _spends_too_much(self) -> bool:
-        budget, after = self.spec.privacy.epsilon, self._spent(more=1)
-        return budget is not None and after is not None and after > budget * (1 + 1e-9)
-
-
-def rounds_of(spec: RunSpec, client: int) -> int:
-    """In how many rounds of a run a client takes part."""
-    return sum(client in spec.chosen_clients(number) for number in range(1, spec.rounds + 1))
+        return _record(outcome, len(clients), traffic, metrics, self.accountant.spent())
 
 
 def _record(
@@ -267,7 +210,7 @@ def _record(
         | outcome.recorded,
         upload_bytes=traffic.up / max(1, asked),
         download_bytes=traffic.down / max(1, asked),
-        upload_bytes_paper=outcome.measures.get(_PAPER, 0.0),
+        upload_bytes_paper=outcome.measures.get(PAPER_BYTES, 0.0),
         kept=outcome.kept,
         kept_layers=outcome.kept_layers,
         clients=len(outcome.counted),
@@ -277,13 +220,8 @@ def _record(
     )
 
 
-def summarize(spec: RunSpec, task: Task, rounds: list[Round]) -> dict[str, Any]:
-    """The figures of a whole run; bytes are sums over the rounds of the means per client.
-
-    What the task does not measure is not in it.
-    """
-    last = rounds[-1]
-    sums = ("upload_bytes", "download_bytes", _PAPER)
+def describe(spec: RunSpec, task: Task) -> dict[str, Any]:
+    """Return what a run is, before its results."""
     return {
         "method": spec.method,
         "label": spec.label,
@@ -292,16 +230,28 @@ def summarize(spec: RunSpec, task: Task, rounds: list[Round]) -> dict[str, Any]:
         "model": spec.model,
         "partition": spec.partition_label,
         "seed": spec.seed,
-        "rounds": len(rounds),
         "clients": spec.clients,
+        "parameters": task.layout.size,
+        "train_examples": train_examples(task, spec.clients),
+        "note": spec.note,
+    }
+
+
+def summarize(spec: RunSpec, task: Task, rounds: list[Round]) -> dict[str, Any]:
+    """The figures of a whole run; bytes are sums over the rounds of the means per client.
+
+    What the task does not measure is not in it.
+    """
+    last = rounds[-1]
+    sums = ("upload_bytes", "download_bytes", PAPER_BYTES)
+    return {
+        **describe(spec, task),
+        "rounds": len(rounds),
         **_finite(accuracy=last.accuracy, loss=last.loss),
         "metrics": _finite(**last.metrics),
         **_finite(robust1=last.accuracy - last.loss, robust2=last.accuracy / (last.loss + 1e-8)),
         **{name: math.fsum(getattr(record, name) for record in rounds) for name in sums},
         "kept": math.fsum(record.kept for record in rounds) / len(rounds),
-        "parameters": task.layout.size,
-        "train_examples": train_examples(task, spec.clients),
-        "note": spec.note,
         "seconds": {part: math.fsum(record.seconds[part] for record in rounds) for part in last.seconds},
         **_spent(spec, last.epsilon),
         **({"lost_states": lost} if (lost := _lost_states(rounds)) else {}),

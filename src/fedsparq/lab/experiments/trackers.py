@@ -18,8 +18,8 @@ from uuid import uuid4
 from fedsparq.archive import write_safely
 from fedsparq.errors import MissingExtraError, OptionError, RunError
 from fedsparq.lab.experiments.callbacks import Callback, in_words
-from fedsparq.lab.experiments.naming import flat
-from fedsparq.lab.results.records import Round
+from fedsparq.lab.folder import flatten_keys
+from fedsparq.lab.records import Round
 from fedsparq.lab.specs import RunSpec
 
 _PROJECT = "fedsparq"
@@ -123,7 +123,7 @@ class MLflow(Callback):
         experiment = mlflow.set_experiment(os.environ.get("MLFLOW_EXPERIMENT_NAME", _PROJECT))
         self._id = self._client.create_run(experiment.experiment_id, run_name=folder.name).info.run_id
         write_safely(folder / ".mlflow-run", self._id.encode())
-        params = [Param(key, str(value)[:500]) for key, value in flat(spec.model_dump(mode="json"))]
+        params = [Param(key, str(value)[:500]) for key, value in flatten_keys(spec.model_dump(mode="json"))]
         for first in range(0, len(params), 100):
             self._client.log_batch(self._id, params=params[first : first + 100])
 

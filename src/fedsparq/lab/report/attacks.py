@@ -10,11 +10,11 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import LinearSegmentedColormap, PowerNorm
 from matplotlib.figure import Figure
 
+from fedsparq.lab.records import Run
 from fedsparq.lab.report.style import INK, MUTED, SURFACE, fitting, styled, text_width
 from fedsparq.lab.report.tables import Cell, Measure, Row, Table
 from fedsparq.lab.report.units import with_spread
 from fedsparq.lab.results.grouping import Arm, Bench, Spread, method_name
-from fedsparq.lab.results.records import Run
 
 NOBODY = "nobody hostile"
 MEAN = "the method's own mean"

@@ -7,11 +7,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from fedsparq.lab.records import ClassCounts
 from fedsparq.lab.report.looks import CLASS_SHADES, Looks
 from fedsparq.lab.report.style import GRID, INK, MUTED, SURFACE, WIDTH, panel, text_width
 from fedsparq.lab.report.units import tick_bytes, times_less
 from fedsparq.lab.results.grouping import Arm, Bench, reference
-from fedsparq.lab.results.records import ClassCounts
 from fedsparq.lab.results.units import human_bytes
 
 

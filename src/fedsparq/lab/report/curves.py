@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
+from fedsparq.lab.records import Round
 from fedsparq.lab.report.frontier import featured
 from fedsparq.lab.report.labels import Tag, at_line_ends
 from fedsparq.lab.report.looks import Looks
@@ -25,7 +26,6 @@ from fedsparq.lab.report.style import (
 )
 from fedsparq.lab.report.units import percent
 from fedsparq.lab.results.grouping import Arm, Bench
-from fedsparq.lab.results.records import Round
 
 _MANY_LAYERS = 8
 

@@ -11,7 +11,7 @@ from fedsparq.lab.report.findings import Finding, find
 from fedsparq.lab.report.sidebyside import SideBySide, side_by_side
 from fedsparq.lab.report.tables import Table
 from fedsparq.lab.results.grouping import Bench, reference
-from fedsparq.lab.results.records import LeftOut
+from fedsparq.lab.results.reading import LeftOut
 
 _LIVE = ("answer", "bytes", "accuracy", "loss", "kept")
 """Figures that the page draws itself, from `Section.live`."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from fedsparq.archive import write_safely
 from fedsparq.errors import OptionError, RunError
 from fedsparq.lab.paper.claims import Claim, judge
+from fedsparq.lab.records import Run
 from fedsparq.lab.report import pdf, render, tables
 from fedsparq.lab.report.attacks import attack_table
 from fedsparq.lab.report.document import Document, Section, Shown
@@ -17,8 +18,7 @@ from fedsparq.lab.report.live import bench_data
 from fedsparq.lab.report.looks import Looks, looks
 from fedsparq.lab.report.svg import save
 from fedsparq.lab.results.grouping import Bench, benches
-from fedsparq.lab.results.reading import load_runs
-from fedsparq.lab.results.records import LeftOut, Run, Runs
+from fedsparq.lab.results.reading import LeftOut, Runs, load_runs
 
 _TITLE = "What the bytes buy"
 _PAPER_TITLE = "FedSparQ, reproduced"
@@ -76,7 +76,7 @@ def write_report(
 
 def write_snapshot(paths: Sequence[Path], out: Path, title: str | None, again: float) -> Document:
     """The page alone, on runs as far as they are; it loads itself anew every `again` seconds, if that is not 0."""
-    found = load_runs(paths, going=True)
+    found = load_runs(paths, unfinished=True)
     document = make_document(found, out.parent / f"{out.stem}-files", title, False, _command(paths, out), ())
     write_safely(out, render.page(document, again).encode())
     return document

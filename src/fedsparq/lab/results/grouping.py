@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from itertools import accumulate
 
-from fedsparq.lab.results.records import Round, Run
+from fedsparq.lab.records import Round, Run
 
 _NAMES = tomllib.loads((files("fedsparq.lab.results") / "names.toml").read_text("utf-8"))
 _DATASETS: Mapping[str, str] = _NAMES["datasets"]

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from fedsparq.errors import OptionError
-from fedsparq.lab.specs.run import AS_TEXT, CompareSpec, RunSpec
+from fedsparq.lab.specs.run import AS_TEXT, CompareSpec, RunSpec, to_spec_table
+from fedsparq.lab.tasks.load import find
+from fedsparq.lab.tasks.models import MODELS
 from fedsparq.lab.tasks.tables import check, merge, no_such_key, read_toml
 
 _BUNDLED = files("fedsparq.lab.specs") / "bundled"
@@ -16,7 +18,9 @@ _BUNDLED = files("fedsparq.lab.specs") / "bundled"
 
 def load_run(path: Path | None, overrides: Mapping[str, Any]) -> RunSpec:
     """A single run from a TOML file, if given, and the command line."""
-    return check(RunSpec, merge(read_toml(path) if path else {}, dict(overrides)), str(path or ""))
+    return check(
+        RunSpec, merge(to_spec_table(read_toml(path) if path else {}), to_spec_table(overrides)), str(path or "")
+    )
 
 
 def read_spec(path: Path) -> RunSpec:
@@ -31,7 +35,7 @@ def load_compare(path: Path, overrides: Mapping[str, Any]) -> CompareSpec:
 
 def compare_of(table: Mapping[str, Any], overrides: Mapping[str, Any], where: str = "") -> CompareSpec:
     """A comparison from the table of a spec; `overrides` win."""
-    given, run = dict(overrides), dict(table)
+    given, run = to_spec_table(overrides), to_spec_table(table)
     own = [key for key in CompareSpec.model_fields if key != "run"]
     keys = [*own, *(key for key in RunSpec.model_fields if key != "method")]
     for key in (*run, *given):
@@ -70,3 +74,14 @@ def locate(name: str) -> Path:
             return path
         known = ", ".join(sorted(file.stem for file in folder.glob("*.toml")))
     raise OptionError(f"there is no spec {name!r}: give the path of a TOML file, or one of {known}")
+
+
+def check_names_early(spec: RunSpec) -> None:
+    """Refuse an unknown data set or model before anything slow is imported or read."""
+    if spec.task != RunSpec.model_fields["task"].default:
+        return
+    if spec.model not in MODELS and ":" not in spec.model:
+        known = ", ".join(MODELS)
+        raise OptionError(f"unknown model {spec.model!r}: choose from {known}, or give package.module:function")
+    if spec.dataset != "mnist-mini" and ":" not in spec.dataset:
+        find(spec.dataset)

@@ -7,8 +7,9 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, Field, model_validator
 
 from fedsparq.federate.validation import Validation
+from fedsparq.lab.tasks.tables import Integer, Number
 
-Chance = Annotated[float, Field(ge=0, le=1)]
+Chance = Annotated[Number, Field(ge=0, le=1)]
 
 
 HostileKind = Literal[
@@ -33,8 +34,8 @@ HostileKind = Literal[
 class ServerSpec(BaseModel, extra="forbid", frozen=True):
     """Which replies count."""
 
-    min_replies: int = 1
-    deadline: float | None = None
+    min_replies: Integer = 1
+    deadline: Number | None = None
     norm_limit: str = "off"
     examples_limit: str = "off"
 
@@ -62,9 +63,9 @@ class FaultSpec(BaseModel, extra="forbid", frozen=True):
     hostile: Chance = 0.0
     hostile_kinds: tuple[HostileKind, ...] = Field(("random", "nan", "scale", "replay"), min_length=1)
     """What hostile clients do, each round one of these: see `fedsparq.lab.engines.attacks`."""
-    hostile_scale: float = 100.0
+    hostile_scale: Number = 100.0
     """By which `scale` multiplies."""
-    hostile_from: int = Field(1, ge=1)
+    hostile_from: Integer = Field(1, ge=1)
     """The first round in which they are hostile; a `sybil` is not there before."""
 
     @property

@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field, model_validator
 
 from fedsparq.aggregate import CommonMean, PrivateMean
 from fedsparq.errors import OptionError
+from fedsparq.lab.tasks.tables import Integer, Number
 from fedsparq.layout import Layout
 from fedsparq.method import Method
 from fedsparq.methods.fedsparq import CommonLattice
@@ -17,7 +18,7 @@ from fedsparq.privacy import epsilon_of, noise_for, poisson_epsilon, poisson_noi
 from fedsparq.privacy.skellam import bits_for, skellam_epsilon, skellam_variance
 from fedsparq.secure import Terms
 
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Positive = Annotated[Number, Field(gt=0, allow_inf_nan=False)]
 
 _DELTA, _CLIP = 1e-5, 0.3
 
@@ -30,7 +31,7 @@ class PrivacySpec(BaseModel, extra="forbid", frozen=True):
 
     epsilon: Positive | None = None
     """What a run may spend: it finds the noise that it needs, or stops before it would spend more."""
-    delta: Annotated[float, Field(gt=0, lt=1)] = _DELTA
+    delta: Annotated[Number, Field(gt=0, lt=1)] = _DELTA
     clip: Positive = _CLIP
     """The largest norm of what a client sends in a round; what is longer waits, or is let go."""
     noise: Positive | None = None
@@ -44,7 +45,7 @@ class PrivacySpec(BaseModel, extra="forbid", frozen=True):
 
     secure_sums: bool = False
     """Whether the server sees sums alone; with epsilon, clients then add the noise themselves."""
-    survivors: Annotated[int, Field(ge=0)] = 0
+    survivors: Annotated[Integer, Field(ge=0)] = 0
     """The fewest clients of a sum; 0: more than half of those asked."""
 
     @model_validator(mode="after")

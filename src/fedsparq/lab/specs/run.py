@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields, replace
 from functools import reduce
 from itertools import product
 from typing import Annotated, Any, Literal
@@ -18,7 +19,7 @@ from fedsparq.lab.specs.privacy import PrivacySpec
 from fedsparq.lab.specs.promises import check_promises
 from fedsparq.lab.specs.schedule import chosen_clients, most_rounds, poisson_clients
 from fedsparq.lab.tasks.settings import DataSpec, PerExample, Training
-from fedsparq.lab.tasks.tables import check, merge, slug
+from fedsparq.lab.tasks.tables import Integer, Number, check, merge, slug
 from fedsparq.lab.tasks.task import FORMER_NAME, SPAFL, SUPERVISED
 from fedsparq.method import Method
 from fedsparq.methods.registry import aggregator, broadcast_method, federated_method, method, optimizer
@@ -29,6 +30,28 @@ _TEXTS = ("shakespeare",)
 
 AS_TEXT = "as text"
 """The validation context of a spec that is only read: what it names is not made."""
+
+
+TRAINING = tuple(field.name for field in fields(Training))
+"""Settings that a spec has in its table `training`."""
+
+PRIVACY = ("epsilon", "delta", "clip", "sampling", "example_clip", "secure_sums")
+"""Settings that a spec has in its table `privacy`."""
+
+
+def to_spec_table(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings by name as the table of a spec: ``lr`` belongs to ``training``, ``epsilon`` to ``privacy``."""
+    table = {key: value for key, value in settings.items() if key not in (*TRAINING, *PRIVACY)}
+    for name, keys in (("training", TRAINING), ("privacy", PRIVACY)):
+        own = {key: settings[key] for key in keys if key in settings}
+        inner = table.get(name, {})
+        if twice := [key for key in own if isinstance(inner, Mapping) and key in inner]:
+            raise OptionError(f"{twice[0]} is given twice, at the top and in {name}")
+        if own and isinstance(inner, Mapping):
+            table[name] = {**inner, **own}
+        elif own:
+            table[name] = replace(inner, **own)
+    return table
 
 
 def _training(value: Any) -> Any:
@@ -49,8 +72,8 @@ class RunSpec(DataSpec, extra="forbid", frozen=True):
     task: str = SUPERVISED
     """`supervised`, or `package.module:function`: see `fedsparq.lab.tasks.load_task`."""
     task_options: dict[str, Any] = Field(default_factory=dict)
-    fraction: float = Field(1.0, gt=0, le=1)
-    rounds: int = Field(10, ge=1)
+    fraction: Number = Field(1.0, gt=0, le=1)
+    rounds: Integer = Field(10, ge=1)
     downlink: str | None = None
     downlink_options: dict[str, Any] = Field(default_factory=dict)
     budget: str = ""
@@ -74,6 +97,7 @@ class RunSpec(DataSpec, extra="forbid", frozen=True):
         """Add the usual model of a data set, where none is given; read what 0.1.0 wrote."""
         if not isinstance(data, Mapping):
             return data
+        data = to_spec_table(data)
         usual = {"model": "char-lstm"} if data.get("dataset") in _TEXTS else {}
         usual |= {"task": SPAFL} if data.get("method") == SPAFL else {}
         today = {"task": SUPERVISED} if data.get("task") == FORMER_NAME else {}
@@ -162,21 +186,6 @@ class RunSpec(DataSpec, extra="forbid", frozen=True):
     @property
     def label(self) -> str:
         """The method with its unusual options, as tables and figures name it."""
-        down = self.chosen_downlink()
-        return self._label(self.chosen_method().label, down.label if down else "")
-
-    @property
-    def label_as_given(self) -> str:
-        """The label with all options that were given; nothing is imported for it."""
-        down = _with_options(self.downlink, self.downlink_options) if self.downlink else ""
-        return self._label(_with_options(self.method, self.options), down)
-
-    @property
-    def names_code(self) -> bool:
-        """Whether a part of the method is `package.module:function`."""
-        return any(":" in name for name in (self.method, self.aggregator, self.optimizer, self.downlink or ""))
-
-    def _label(self, method: str, down: str) -> str:
         kind = "record-level epsilon" if self.privacy.of_records else "epsilon"
         sampled = ", poisson" if self.privacy.sampling == "poisson" else ""
         private = f"{kind} {self.privacy.epsilon:g}{sampled}" if self.privacy.epsilon else ""
@@ -185,7 +194,8 @@ class RunSpec(DataSpec, extra="forbid", frozen=True):
             filter(None, [self.variant, private, masked, "" if self.acknowledge else "not acknowledged"])
         )
         parts = (f", {part} {_with_options(name, options)}" for part, name, options in self._server_parts() if name)
-        label = "".join([method, *parts, f" / down: {down}" if down else ""])
+        down = self.chosen_downlink()
+        label = "".join([self.chosen_method().label, *parts, f" / down: {down.label}" if down else ""])
         return f"{label} ({special})" if special else label
 
     @property
@@ -246,7 +256,7 @@ class CompareSpec(BaseModel, extra="forbid", frozen=True):
     name: str = ""
     methods: tuple[MethodChoice, ...] = Field(min_length=1)
     partitions: tuple[str, ...] = Field(("iid",), min_length=1)
-    seeds: tuple[int, ...] = Field((0,), min_length=1)
+    seeds: tuple[Integer, ...] = Field((0,), min_length=1)
     axes: tuple[tuple[dict[str, Any], ...], ...] = ()
     """Further axes, each a list of tables with keys of a run: every combination is run for each method. A table with
     `only`, a list of names, is for these methods."""
@@ -263,7 +273,11 @@ class CompareSpec(BaseModel, extra="forbid", frozen=True):
     def runs(self) -> list[RunSpec]:
         """Every run of the comparison, in the order in which they are run."""
         return [
-            check(RunSpec, reduce(merge, said, merge(self.run, row.changes())) | {"partition": partition, "seed": seed})
+            check(
+                RunSpec,
+                reduce(merge, map(to_spec_table, said), merge(to_spec_table(self.run), row.changes()))
+                | {"partition": partition, "seed": seed},
+            )
             for partition in self.partitions
             for seed in self.seeds
             for row in self.methods

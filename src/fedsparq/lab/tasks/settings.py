@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
+from fedsparq.lab.tasks.tables import Integer, Number
 from fedsparq.options import Count, Decay, NonNegative, Positive, component
 
 
@@ -19,17 +20,17 @@ class DataSpec(BaseModel, extra="forbid", frozen=True):
     dataset_options: dict[str, Any] = Field(default_factory=dict)
     label_column: str = Field("", description="target of a table; else a column called label, target or y")
     client_column: str = Field("", description="owner of each example; else a column such as client or user")
-    window: int = Field(80, ge=1, description="characters of a text per example")
+    window: Integer = Field(80, ge=1, description="characters of a text per example")
     augment: Literal["off", "crop-flip"] = Field("off", description="crop-flip: random crops and flips of images")
-    train_limit: int | None = Field(None, ge=1, description="number of training examples that are used")
-    test_limit: int | None = Field(None, ge=1, description="number of test examples that are used")
+    train_limit: Integer | None = Field(None, ge=1, description="number of training examples that are used")
+    test_limit: Integer | None = Field(None, ge=1, description="number of test examples that are used")
     model: str = Field("mlp", description="mlp, lenet5, resnet18, char-lstm, char-transformer, module:function")
     model_options: dict[str, Any] = Field(default_factory=dict)
     partition: Literal["iid", "dirichlet", "shards", "natural"] = Field("iid", description="how data are split")
-    alpha: float = Field(0.5, gt=0, description="dirichlet: smaller is more skewed")
-    shards_per_client: int = Field(2, ge=1, description="shards: number of shards per client")
-    clients: int = Field(3, ge=1, le=100_000, description="number of clients")
-    seed: int = Field(0, ge=0, lt=2**64, description="seed of all randomness")
+    alpha: Number = Field(0.5, gt=0, description="dirichlet: smaller is more skewed")
+    shards_per_client: Integer = Field(2, ge=1, description="shards: number of shards per client")
+    clients: Integer = Field(3, ge=1, le=100_000, description="number of clients")
+    seed: Integer = Field(0, ge=0, lt=2**64, description="seed of all randomness")
     device: Literal["auto", "cpu", "cuda", "mps"] = Field("cpu", description="where models are trained")
 
 

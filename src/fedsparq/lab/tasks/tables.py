@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Annotated, Any, TypeVar, get_args
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Strict, ValidationError
 
 from fedsparq.errors import OptionError
 
 Spec = TypeVar("Spec", bound=BaseModel)
+
+Integer = Annotated[int, Strict()]
+Number = Annotated[float, Strict()]
+"""Numbers of a spec: true, false and text are not taken for one."""
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -36,8 +40,6 @@ def merge(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
 
 def check(kind: type[Spec], data: Mapping[str, Any], where: str = "", context: object = None) -> Spec:
     """A spec from a table, or one sentence that says what is wrong with it."""
-    for key in _booleans_for_numbers(kind, data):
-        raise OptionError(": ".join(filter(None, [where, key, "a number is needed, got true or false"])))
     try:
         return kind.model_validate(data, context=context)
     except ValidationError as error:
@@ -70,18 +72,6 @@ def _keys_beside(kind: type[BaseModel], where: tuple[int | str, ...]) -> list[st
         if part in kind.model_fields:
             kind = next((inner for inner in _kinds(kind, str(part)) if issubclass(inner, BaseModel)), kind)
     return list(kind.model_fields)
-
-
-def _booleans_for_numbers(kind: type[BaseModel], data: Mapping[str, Any], above: str = "") -> Iterator[str]:
-    """The keys at which true or false stands for a number; it would count as 1 or 0."""
-    for key, value in data.items():
-        kinds = _kinds(kind, key) if key in kind.model_fields else []
-        numbers = bool not in kinds and not {int, float}.isdisjoint(kinds)
-        if numbers and any(isinstance(each, bool) for each in (value if isinstance(value, list) else [value])):
-            yield f"{above}{key}"
-        for inner in kinds:
-            if issubclass(inner, BaseModel) and isinstance(value, Mapping):
-                yield from _booleans_for_numbers(inner, value, f"{above}{key}.")
 
 
 def _kinds(kind: type[BaseModel], key: str) -> list[type]:

@@ -12,8 +12,8 @@ from rich.console import Console
 from fedsparq.cli.progress import Overall, following, human_time
 from fedsparq.errors import OptionError, RunError
 from fedsparq.lab.experiments.callbacks import Callback
-from fedsparq.lab.experiments.compare import compare
-from fedsparq.lab.results.records import Round
+from fedsparq.lab.experiments.sweep import sweep
+from fedsparq.lab.records import Round
 from fedsparq.lab.specs import RunSpec, check
 
 SMALL = {"rounds": 2, "train_limit": 300, "test_limit": 100}
@@ -89,8 +89,8 @@ def test_side_by_side_is_the_same_as_one_after_another(tmp_path: Path) -> None:
     chosen = specs("fedavg", "fedsparq", "float16")
     heard: dict[int, list[tuple[str, Any]]] = {1: [], 2: []}
     for jobs in (1, 2):
-        outcomes = compare(
-            chosen, tmp_path / str(jobs), jobs=jobs, follow=lambda spec, jobs=jobs: Told(heard[jobs], spec)
+        outcomes = sweep(
+            chosen, tmp_path / str(jobs), jobs=jobs, callbacks=lambda spec, jobs=jobs: Told(heard[jobs], spec)
         )
         assert [outcome.spec.method for outcome in outcomes] == ["fedavg", "fedsparq", "float16"]
         assert not any(outcome.failed for outcome in outcomes)
@@ -100,7 +100,7 @@ def test_side_by_side_is_the_same_as_one_after_another(tmp_path: Path) -> None:
     for folder in (tmp_path / "1").iterdir():
         assert lines(folder) == lines(tmp_path / "2" / folder.name)
     again: list[tuple[str, Any]] = []
-    compare(chosen[:1], tmp_path / "1", jobs=2, follow=lambda spec: Told(again, spec))
+    sweep(chosen[:1], tmp_path / "1", jobs=2, callbacks=lambda spec: Told(again, spec))
     assert [what for _, what in again] == ["start 2", "end", "close"]
 
 
@@ -108,7 +108,7 @@ def test_side_by_side_is_the_same_as_one_after_another(tmp_path: Path) -> None:
 def test_one_that_fails_does_not_hold_up_the_others(tmp_path: Path, jobs: int) -> None:
     heard: list[tuple[str, Any]] = []
     chosen = specs("fedavg", "broken:raises", "float16", *(["broken:dies"] if jobs == 2 else []), "fedsparq")
-    outcomes = compare(chosen, tmp_path / "out", jobs=jobs, follow=lambda spec: Told(heard, spec))
+    outcomes = sweep(chosen, tmp_path / "out", jobs=jobs, callbacks=lambda spec: Told(heard, spec))
     errors = {outcome.spec.method: outcome.error for outcome in outcomes}
     assert [name for name, error in errors.items() if not error] == ["fedavg", "float16", "fedsparq"]
     assert "ZeroDivisionError: this compressor never worked" in errors["broken:raises"]
@@ -117,13 +117,13 @@ def test_one_that_fails_does_not_hold_up_the_others(tmp_path: Path, jobs: int) -
         assert "SIGKILL" in errors["broken:dies"]
         assert ("broken:dies", "fail") in heard
     assert not any((tmp_path / "out").glob("broken*"))
-    assert compare(specs("broken:raises"), tmp_path / "none" / "at-all", jobs=jobs)[0].failed
+    assert sweep(specs("broken:raises"), tmp_path / "none" / "at-all", jobs=jobs)[0].failed
     assert not (tmp_path / "none").exists()
     (tmp_path / "file").touch()
     with pytest.raises(RunError, match=r"file cannot hold results: File exists; choose another --out"):
-        compare(specs("fedavg"), tmp_path / "file", jobs=jobs)
+        sweep(specs("fedavg"), tmp_path / "file", jobs=jobs)
     (tmp_path / "mended").touch()
-    outcomes = compare(chosen, tmp_path / "out", jobs=jobs)
+    outcomes = sweep(chosen, tmp_path / "out", jobs=jobs)
     assert [outcome.error for outcome in outcomes] == [""] * len(chosen)
 
 
@@ -137,13 +137,13 @@ def test_an_error_of_a_callback_is_not_a_failure_of_the_run(tmp_path: Path) -> N
 
     for jobs in (1, 2):
         with pytest.raises(StopError):
-            compare(specs("fedavg", "float16"), tmp_path / "out", jobs=jobs, follow=lambda spec: Stopping())
+            sweep(specs("fedavg", "float16"), tmp_path / "out", jobs=jobs, callbacks=lambda spec: Stopping())
 
 
 def test_two_runs_never_share_a_folder(tmp_path: Path) -> None:
     one, two = (check(RunSpec, SMALL | {"variant": variant}) for variant in ("a b", "a-b"))
     with pytest.raises(OptionError, match=r"two runs, with variant 'a b' and 'a-b', would have one folder"):
-        compare([one, two], tmp_path / "out")
+        sweep([one, two], tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 

@@ -1,4 +1,4 @@
-"""What a run leaves behind: its rounds, what was run, and every measure computed from them."""
+"""Records of a run: its rounds, its description, and every measure computed from them."""
 
 import json
 import math
@@ -8,36 +8,37 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, TypeAdapter
+from pydantic import BeforeValidator, Field, TypeAdapter
 
 _EPSILON = 1e-8
 _Measure = Annotated[float, BeforeValidator(lambda value: math.nan if value is None else value)]
 """In JSON, what is not a finite number is null."""
+_Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Round:
-    """One line of `rounds.jsonl`. Accuracy in percent; NaN what the task does not measure; bytes are means per client
-    asked."""
+    """One line of `rounds.jsonl`. Accuracy is in percent; NaN where the task does not measure it; bytes are means per
+    selected client."""
 
     round: int
     accuracy: _Measure
     loss: _Measure
-    upload_bytes: float
-    download_bytes: float
-    upload_bytes_paper: float
-    kept: float
+    upload_bytes: _Finite
+    download_bytes: _Finite
+    upload_bytes_paper: _Finite
+    kept: _Finite
     kept_layers: Mapping[str, float] = field(default_factory=dict)
     clients: int = 0
     events: Sequence[Mapping[str, Any]] = ()
     seconds: Mapping[str, float] = field(default_factory=dict)
     metrics: Mapping[str, _Measure] = field(default_factory=dict)
-    """What else the task measures, by name."""
+    """Other metrics of the task, by name."""
     epsilon: float | None = None
-    """What a private run has spent so far."""
+    """Epsilon of a private run so far."""
 
     def to_json(self) -> str:
-        """The line, with `metrics` and `epsilon` only where there are some."""
+        """Return the line, with `metrics` and `epsilon` only where there are some."""
         measured: dict[str, Any] = {"accuracy": _finite(self.accuracy), "loss": _finite(self.loss)}
         measured |= {"metrics": {name: _finite(value) for name, value in self.metrics.items()}}
         absent = [name for name in ("metrics", "epsilon") if not getattr(self, name)]
@@ -46,7 +47,7 @@ class Round:
 
     @classmethod
     def from_json(cls, line: str) -> "Round":
-        """A line read back; ValueError where it is not one."""
+        """Read a line; ValueError where it is not one."""
         return _ROUND.validate_json(line)
 
 
@@ -66,8 +67,8 @@ class ClassCounts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunFacts:
-    """What was run: the descriptive half of `summary.json`."""
+class RunInfo:
+    """What was run: `facts.json`, and the descriptive half of `summary.json`."""
 
     method: str
     label: str
@@ -83,19 +84,15 @@ class RunFacts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run(RunFacts):
-    """A run, finished or still going. Every measure is computed from `rounds`, so none drifts from `rounds.jsonl`."""
+class Run(RunInfo):
+    """A run, finished or unfinished. Every measure is computed from `rounds`."""
 
     folder: Path
     rounds: Sequence[Round]
     class_counts: ClassCounts | None = None
     spec: Mapping[str, Any] = field(default_factory=dict)
-    planned_rounds: int = 0
-    """Those of a run that still goes on; a finished one has played them all."""
-
-    @property
-    def planned(self) -> int:
-        return max(self.planned_rounds, len(self.rounds))
+    planned: int = 0
+    """Rounds of the complete run."""
 
     @property
     def accuracy(self) -> float:
@@ -130,7 +127,7 @@ class Run(RunFacts):
         return math.fsum(r.kept for r in self.rounds) / len(self.rounds)
 
     def bytes_to_reach(self, accuracy: float) -> float:
-        """What a client had sent when the test accuracy first was so high; not a number if it never was."""
+        """Return the bytes that a client had sent when the test accuracy was first reached; NaN if it never was."""
         sent = 0.0
         for record in self.rounds:
             sent += record.upload_bytes
@@ -142,24 +139,3 @@ class Run(RunFacts):
     def is_variant(self) -> bool:
         """FedSparQ with at least one option away from its default."""
         return self.method == "fedsparq" and self.label != self.method
-
-
-@dataclass(frozen=True)
-class LeftOut:
-    """A folder that was asked for and does not count, and why."""
-
-    folder: Path
-    reason: str
-
-    def __str__(self) -> str:
-        return f"{self.folder}: {self.reason}"
-
-
-@dataclass(frozen=True)
-class Runs:
-    """What was found below the given paths."""
-
-    runs: Sequence[Run]
-    left_out: Sequence[LeftOut]
-    unscored: Sequence[Run] = ()
-    """Finished runs of tasks without accuracy, which are left out where methods are held against each other by it."""
