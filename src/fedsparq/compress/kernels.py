@@ -50,15 +50,11 @@ def add(update: Any, residual: Any, c: Any, bounds: Any, sums: Any) -> None:
 
 
 @jit
-def _at_least_word(bits: Any, limit: Any) -> Any:
-    """A word of the bitmap that marks magnitudes of at least `limit`: the one for these coordinates, 64 at most."""
+def _full_word(bits: Any, limit: Any) -> Any:
+    """Return the bitmap of magnitudes of at least `limit` among 64: a known length becomes vector instructions."""
     word = np.uint64(0)
-    if bits.size == 64:  # all at once
-        for j in range(64):
-            word |= np.uint64((bits[j] & _MAGNITUDE) >= limit) << np.uint64(j)
-    else:
-        for j in range(bits.size):
-            word |= np.uint64((bits[j] & _MAGNITUDE) >= limit) << np.uint64(j)
+    for j in range(64):
+        word |= np.uint64((bits[j] & _MAGNITUDE) >= limit) << np.uint64(j)
     return word
 
 
@@ -80,15 +76,20 @@ def list_at_least(c: Any, bounds: Any, limits: Any, indices: Any) -> int:
     bits = c.view(np.uint32)
     n = 0
     for layer in range(limits.size):
-        limit, end = np.float32(limits[layer]).view(np.uint32), bounds[layer + 1]
-        for start in range(bounds[layer], end, 64):
-            word = _at_least_word(bits[start : min(start + 64, end)], limit)
+        limit, first, end = np.float32(limits[layer]).view(np.uint32), bounds[layer], bounds[layer + 1]
+        full = end - (end - first) % 64
+        for start in range(first, full, 64):
+            word = _full_word(bits[start : start + 64], limit)
             count = int(count_ones(word))
             for listed in range(n, n + count, STRIDE):
                 for j in range(STRIDE):
                     indices[np.uint64(listed + j)] = np.uint64(start) + trailing_zeros(word)
                     word &= word - np.uint64(1)
             n += count
+        for i in range(full, end):
+            if bits[i] & _MAGNITUDE >= limit:
+                indices[n] = i
+                n += 1
     return n
 
 
