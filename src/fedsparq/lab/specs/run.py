@@ -77,7 +77,7 @@ class RunSpec(DataSpec, extra="forbid", frozen=True):
         usual = {"model": "char-lstm"} if data.get("dataset") in _TEXTS else {}
         usual |= {"task": SPAFL} if data.get("method") == SPAFL else {}
         today = {"task": SUPERVISED} if data.get("task") == FORMER_NAME else {}
-        today |= {key: SPELLINGS[data[key]] for key in ("method", "downlink") if data.get(key) in SPELLINGS}
+        today |= {key: SPELLINGS[str(data[key])] for key in ("method", "downlink") if str(data.get(key)) in SPELLINGS}
         former = {"precision"} if data.get("precision") == "float32" else set()
         return usual | {key: value for key, value in data.items() if key not in former} | today
 
