@@ -401,3 +401,19 @@ def test_examples_run(module: Any) -> None:
     found = doctest.testmod(module)
     assert found.attempted
     assert not found.failed
+
+
+@pytest.mark.parametrize(("spelling", "name"), [("top-k", "top-10"), ("random-k", "random-10")])
+def test_other_spellings_are_the_same_method(spelling: str, name: str) -> None:
+    assert method(spelling, fraction=0.2).identity == method(name, fraction=0.2).identity
+    assert method(spelling).label == name
+    assert spelling not in METHODS
+    with pytest.raises(WireError):
+        resolver()(Identity(spelling, "1", {"fraction": 0.1}))
+
+
+def test_a_run_with_another_spelling_is_the_same_run() -> None:
+    from fedsparq.lab.specs import RunSpec
+
+    run, same = RunSpec(method="top-k", downlink="top-k"), RunSpec(method="top-10", downlink="top-10")
+    assert (run, run.folder_name) == (same, same.folder_name)

@@ -17,6 +17,7 @@ _HALF_NORMAL_BITS = np.uint32(0x38800000)  # 2**-14 as a float32, the smallest n
 _REBIAS = np.uint32(0x38000000)  # the exponents of float32 and float16 differ by 112
 _DROPPED = np.uint32(13)  # mantissa bits that float32 has beyond float16
 _DROPPED_MASK = np.uint32(0x1FFF)
+_NONE = np.uint32(0)
 _HALF = np.float32(0.5)
 _HALF_BITS = np.uint32(0x3F000000)  # 0.5 as a float32: its last bit is worth 2**-24, as that of a subnormal float16
 
@@ -64,9 +65,10 @@ def count_at_least(c: Any, bounds: Any, limits: Any) -> int:
     bits = c.view(np.uint32)
     total = 0
     for layer in range(limits.size):
-        limit = np.float32(limits[layer]).view(np.uint32)
-        for i in range(bounds[layer], bounds[layer + 1]):
-            total += (bits[i] & _MAGNITUDE) >= limit
+        limit, part, count = np.float32(limits[layer]).view(np.uint32), bits[bounds[layer] : bounds[layer + 1]], _NONE
+        for i in range(part.size):
+            count = np.uint32(count + np.uint32((part[i] & _MAGNITUDE) >= limit))
+        total += count
     return total
 
 
@@ -76,19 +78,20 @@ def list_at_least(c: Any, bounds: Any, limits: Any, indices: Any) -> int:
     bits = c.view(np.uint32)
     n = 0
     for layer in range(limits.size):
-        limit, first, end = np.float32(limits[layer]).view(np.uint32), bounds[layer], bounds[layer + 1]
-        full = end - (end - first) % 64
-        for start in range(first, full, 64):
-            word = _full_word(bits[start : start + 64], limit)
+        limit, part = np.float32(limits[layer]).view(np.uint32), bits[bounds[layer] : bounds[layer + 1]]
+        full = part.size - part.size % 64
+        for start in range(0, full, 64):
+            word = _full_word(part[start : start + 64], limit)
+            base = np.uint64(bounds[layer] + start)
             count = int(count_ones(word))
             for listed in range(n, n + count, STRIDE):
                 for j in range(STRIDE):
-                    indices[np.uint64(listed + j)] = np.uint64(start) + trailing_zeros(word)
+                    indices[np.uint64(listed + j)] = base + trailing_zeros(word)
                     word &= word - np.uint64(1)
             n += count
-        for i in range(full, end):
-            if bits[i] & _MAGNITUDE >= limit:
-                indices[n] = i
+        for i in range(full, part.size):
+            if part[i] & _MAGNITUDE >= limit:
+                indices[n] = bounds[layer] + i
                 n += 1
     return n
 

@@ -61,6 +61,9 @@ OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
     "sparse-step": SparseStep,
 }
 
+SPELLINGS = {"random-k": "random-10", "top-k": "top-10"}
+"""Other names that callers may use; messages, states, labels and folders keep the registered ones."""
+
 Suited = Callable[[Mapping[str, Any], float], Mapping[str, Any]]
 """Of all options, and of the fraction of the clients that takes part in a round: those that suit such a federation, the
 same ones each time."""
@@ -110,6 +113,7 @@ def method(name: str, /, **options: Any) -> Method:
     >>> method("fedsparq", multiplier=2).label
     'fedsparq multiplier=2.0'
     """
+    name = SPELLINGS.get(name, name)
     return _make(name, find_recipe(name), options, {})
 
 
@@ -120,6 +124,7 @@ def federated_method(name: str, fraction: float, /, **options: Any) -> Method:
     >>> federated_method("fedsparq-adaptive", 0.1).options["drift"]
     'left-out'
     """
+    name = SPELLINGS.get(name, name)
     recipe = find_recipe(name)
     usual = _USUAL_IN_FEDERATIONS.get(name, _as_ever)(validate_options(name, recipe, options), fraction)
     return _make(name, recipe, {**usual, **options}, usual)
@@ -132,6 +137,7 @@ def left_to_federations(chosen: Method) -> frozenset[str]:
 
 def broadcast_method(name: str, /, **options: Any) -> Method:
     """A method by its name, for changes to a model that clients hold."""
+    name = SPELLINGS.get(name, name)
     usual = _USUAL_IN_BROADCASTS.get(name, {})
     chosen = _make(name, find_recipe(name), {**usual, **options}, usual)
     check_broadcast(chosen)

@@ -22,7 +22,7 @@ from fedsparq.lab.tasks.settings import DataSpec, PerExample, Training
 from fedsparq.lab.tasks.tables import Integer, Number, check, merge, slug
 from fedsparq.lab.tasks.task import FORMER_NAME, SPAFL, SUPERVISED
 from fedsparq.method import Method
-from fedsparq.methods.registry import aggregator, broadcast_method, federated_method, method, optimizer
+from fedsparq.methods.registry import SPELLINGS, aggregator, broadcast_method, federated_method, method, optimizer
 from fedsparq.options import parse_bytes
 
 EngineKind = Literal["local", "flower-simulation"]
@@ -101,6 +101,7 @@ class RunSpec(DataSpec, extra="forbid", frozen=True):
         usual = {"model": "char-lstm"} if data.get("dataset") in _TEXTS else {}
         usual |= {"task": SPAFL} if data.get("method") == SPAFL else {}
         today = {"task": SUPERVISED} if data.get("task") == FORMER_NAME else {}
+        today |= {key: SPELLINGS[str(data[key])] for key in ("method", "downlink") if str(data.get(key)) in SPELLINGS}
         former = {"precision"} if data.get("precision") == "float32" else set()
         return usual | {key: value for key, value in data.items() if key not in former} | today
 
