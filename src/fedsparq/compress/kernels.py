@@ -65,7 +65,8 @@ def count_at_least(c: Any, bounds: Any, limits: Any) -> int:
     bits = c.view(np.uint32)
     total = 0
     for layer in range(limits.size):
-        limit, part, count = np.float32(limits[layer]).view(np.uint32), bits[bounds[layer] : bounds[layer + 1]], _NONE
+        limit, part = np.float32(limits[layer]).view(np.uint32), bits[bounds[layer] : bounds[layer + 1]]
+        count: Any = _NONE
         for i in range(part.size):
             count = np.uint32(count + np.uint32((part[i] & _MAGNITUDE) >= limit))
         total += count

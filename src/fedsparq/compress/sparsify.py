@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedsparq.compress import kernels
+from fedsparq.compress.feedback import sum_of
 from fedsparq.layout import Arrays, Layout, Vector
 from fedsparq.options import Decay, Fraction, NonNegative, component
 from fedsparq.payload import Dense, Float16Values, Float32Values, Indices, Payload, Seeded, Sparse, Values
@@ -77,9 +78,11 @@ class SelectAndQuantize:
         return self.select.init(layout)
 
     def compress(
-        self, update: Vector, layout: Layout, state: Arrays, rng: Generator, context: RoundContext
+        self, update: Vector, layout: Layout, state: Arrays, rng: Generator, context: RoundContext | None = None
     ) -> Compressed:
-        selection, after = self.select.select(update, context.layer_sums, layout, state, rng)
+        """Return the payload and the next state; without a context, as a user's wrapper calls it, it sums itself."""
+        sums = context.layer_sums if context else sum_of(update, None, layout)[1]
+        selection, after = self.select.select(update, sums, layout, state, rng)
         return Compressed(self.quantize.quantize(update, selection, layout, int(rng.integers(2**63))), after)
 
 

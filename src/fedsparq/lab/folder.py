@@ -106,7 +106,7 @@ class RunFolder:
                 raise RunError(f"unfinished: no summary.json yet, {done} rounds so far")
             if not done:
                 raise RunError("no round has ended yet")
-            return self._run(self._facts(spec), spec, done)
+            return self._run(self._facts(), spec, done)
         summary = _parse(_SUMMARY.validate_json, _text(self.path / "summary.json"), "summary.json")
         info = _parse(_INFO.validate_json, _text(self.path / "summary.json"), "summary.json")
         run = self._run(info, spec, None)
@@ -137,15 +137,17 @@ class RunFolder:
             planned=len(records) if self.finished or not isinstance(planned, int) else max(planned, len(records)),
         )
 
-    def _facts(self, spec: Mapping[str, Any]) -> RunInfo:
+    def _facts(self) -> RunInfo:
         """Return the description of an unfinished run; one begun before there was `facts.json` is named by its spec."""
         if (self.path / "facts.json").is_file():
             return _parse(_INFO.validate_json, _text(self.path / "facts.json"), "facts.json")
-        options = spec.get("options", {})
-        words = [spec.get("method"), *(f"{key}={value}" for key, value in options.items())]
-        facts = {key: spec.get(key) for key in ("method", "dataset", "model", "partition", "seed", "clients")}
-        return _parse(
-            _INFO.validate_json, json.dumps(facts | {"label": " ".join(map(str, words))}, default=str), "spec.toml"
+        begun, counts = self._spec(), _class_counts(self.path / "partition.json")
+        words = [begun.method, *(f"{key}={value}" for key, value in begun.options.items())]
+        return RunInfo(
+            **{name: getattr(begun, name) for name in ("method", "dataset", "model", "seed", "clients", "note")},
+            label=" ".join(words),
+            partition=begun.partition_label,
+            train_examples=sum(map(sum, counts.counts)) if counts else 0,
         )
 
     def start(

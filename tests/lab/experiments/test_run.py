@@ -25,7 +25,8 @@ from fedsparq.lab.engines.engine import Asked
 from fedsparq.lab.engines.local import LocalEngine
 from fedsparq.lab.engines.worker import build_task
 from fedsparq.lab.experiments.callbacks import Callback
-from fedsparq.lab.experiments.run import rounds_of, run
+from fedsparq.lab.experiments.run import run
+from fedsparq.lab.experiments.setup import participations
 from fedsparq.lab.specs import RunSpec, check
 
 SMALL = {"rounds": 4, "train_limit": 600, "test_limit": 200, "partition": "dirichlet"}
@@ -227,9 +228,9 @@ def test_budgets_are_kept_and_used(tmp_path: Path, budget: str) -> None:
 
 def test_whole_run_budget_is_shared_over_the_rounds_a_client_is_drawn_for() -> None:
     some = spec(clients=10, fraction=0.3, rounds=20, partition="iid", method="fedsparq-adaptive", budget="60 kB/run")
-    for client, chosen in some.client_methods(lambda client: rounds_of(some, client)).items():
+    for client, chosen in some.client_methods(lambda client: participations(some, client)).items():
         a_round = int(str(chosen.options["budget"]).removesuffix(" B")) + REPLY_OVERHEAD
-        assert a_round * rounds_of(some, client) <= 60_000 < (a_round + 1) * rounds_of(some, client)
+        assert a_round * participations(some, client) <= 60_000 < (a_round + 1) * participations(some, client)
 
 
 def test_clients_of_a_round_are_drawn_from_the_seed() -> None:

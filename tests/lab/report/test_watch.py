@@ -29,7 +29,7 @@ def test_runs_that_go_on_stand_beside_finished_ones(tmp_path):
     make_run(tmp_path, "fedavg", rounds=6)
     make_run(tmp_path, "fedsparq", seed=1, rounds=6)
     going(tmp_path)
-    (bench,) = benches(load_runs([tmp_path], going=True).runs)
+    (bench,) = benches(load_runs([tmp_path], unfinished=True).runs)
     assert bench.setting.rounds == 6
     ours = bench.arm("fedsparq")
     assert [len(run.rounds) for run in ours.runs] == [2, 6]
