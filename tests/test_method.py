@@ -3,7 +3,8 @@
 import json
 from collections.abc import Sequence
 from dataclasses import FrozenInstanceError, replace
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from fedsparq.compress.feedback import FEEDBACK
 from fedsparq.errors import OptionError, WireError
 from fedsparq.layout import Arrays
 from fedsparq.optimize import Adam, Momentum
-from fedsparq.protocols import ClientRule
+from fedsparq.protocols import AggregatorTraits, ClientRule, CompressorTraits, FeedbackTraits, State
 
 LAYOUT = Layout.of({"weight": (4, 5), "bias": (5,)})
 
@@ -52,15 +53,15 @@ def test_any_object_with_the_methods_is_a_part() -> None:
     assert state.compressor["turn"] == 1
     assert state.residual is not None
     np.testing.assert_array_equal(payload.dense() + state.residual, update())
-    assert made.conserving
+    assert made.traits.conserves_mass
 
 
 def test_parts_that_are_left_out() -> None:
     made = Method(EveryTenth())
     assert (made.aggregator, made.optimizer, made.rules) == (Mean(), Step(), ())
     assert made.feedback is FEEDBACK["off"]
-    assert not made.conserving
-    assert made.contractive, "unless the compressor says otherwise"
+    assert not made.traits.conserves_mass
+    assert made.traits.is_contractive, "unless the compressor says otherwise"
 
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
@@ -244,3 +245,107 @@ def test_identity_that_cannot_be_read_is_refused() -> None:
     for wrong in ([], ["a"], ["a", "b"], ["a", 1, {}], ["a", "b", []], {"a": "b"}, 3, None):
         with pytest.raises(WireError, match="cannot be read"):
             Identity.decode(json.dumps(wrong).encode())
+
+
+class Former:
+    """A user's parts as they were written before there were traits."""
+
+    class Compressor(EveryTenth):
+        contractive, layerwise, offers = False, True, "words"
+
+        def begin(self, state: Arrays, round: int) -> Arrays:
+            return {"turn": np.full(1, round)}
+
+    class Feedback:
+        conserving, hears, needs = True, True, "words"
+
+        def init(self, layout: Layout) -> Arrays:
+            return {}
+
+        def compress(self, *_: Any) -> Any: ...
+
+        def acknowledge(self, state: Arrays, payload: Payload, share: float) -> Arrays:
+            return state
+
+    class Rule(ClientRule):
+        learns_change, in_step, task = True, True, "plane"
+        config: ClassVar = {"mu": 2.0}
+
+    class Aggregator:
+        weighting, always_steps = "examples", True
+
+        def init(self, layout: Layout) -> Arrays:
+            return {}
+
+        def open(self, layout: Layout, state: Arrays) -> Any: ...
+
+
+def test_attributes_of_before_there_were_traits_are_read_with_a_warning() -> None:
+    parts = Former.Compressor(), Former.Feedback(), (Former.Rule(),), Former.Aggregator()
+    with pytest.warns(DeprecationWarning) as warned:
+        made = Method(*parts)
+    assert {str(each.message).split()[0] for each in warned} == {"Compressor", "Feedback", "Rule", "Aggregator"}
+    expected = {
+        "is_contractive": False,
+        "is_layerwise": False,
+        "has_common_support": False,
+        "conserves_mass": True,
+        "needs_acks": True,
+        "needs_model_change": True,
+        "requires_full_participation": True,
+        "requires_own_server": True,
+        "draws_per_round": True,
+        "plans_rounds": False,
+        "steps_without_replies": True,
+        "weighs_by_examples": True,
+    }
+    assert {name: getattr(made.traits, name) for name in expected} == expected
+    assert (made.traits.rules[0].task, made.traits.rules[0].config) == ("plane", {"mu": 2.0})
+    assert made.begin(made.init(LAYOUT), 7).compressor["turn"] == 7
+
+
+def with_traits(traits: Any, **more: Any) -> Any:
+    return type("Made", (EveryTenth,), {"traits": traits, **more})()
+
+
+@pytest.mark.parametrize(
+    "compressor",
+    [
+        with_traits(FeedbackTraits()),
+        with_traits({"is_contractive": False}),
+        with_traits(CompressorTraits(draws_per_round=True)),
+        with_traits(CompressorTraits(), begin=lambda self, state, round: state),
+        with_traits(CompressorTraits(uses_plan=True)),
+        with_traits(CompressorTraits(requires="words")),
+    ],
+)
+def test_traits_that_cannot_be_are_refused_when_the_method_is_made(compressor: Any) -> None:
+    with pytest.raises(OptionError):
+        Method(compressor)
+
+
+def test_a_plan_that_is_none_is_refused() -> None:
+    class Planner(Former.Aggregator):
+        traits = AggregatorTraits(plans_rounds=True)
+
+        def plan(self, layout: Layout, state: Arrays) -> Any:
+            return {"clip": np.ones(1)}
+
+    with pytest.raises(OptionError):
+        Method(EveryTenth(), aggregator=Planner()).init(LAYOUT)
+    with pytest.raises(OptionError):
+        method("fedsparq-private").with_server(aggregator=Mean())
+    with pytest.raises(OptionError):
+        AggregatorTraits(weighting="exampels")  # type: ignore[arg-type]
+
+
+def test_a_state_keeps_its_plan_in_its_file(tmp_path: Path) -> None:
+    state = method("fedsparq-private").init(LAYOUT)
+    assert state.plan is not None
+    state.save(tmp_path / "state")
+    again = State.load(tmp_path / "state", LAYOUT)
+    assert again.compressor == {}
+    assert again.plan is not None
+    assert again.arrays().keys() == {f"compressor.plan.{name}" for name in ("seed", "count", "step")} | {
+        "feedback.residual"
+    }

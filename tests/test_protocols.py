@@ -11,7 +11,7 @@ from fedsparq.archive import pack, unpack
 from fedsparq.compress.feedback import FEEDBACK
 from fedsparq.errors import RunError
 from fedsparq.methods.registry import AGGREGATORS, OPTIMIZERS
-from fedsparq.protocols import Aggregator, Compressor, Feedback, Optimizer
+from fedsparq.protocols import Aggregator, Compressor, Feedback, Optimizer, RuleTraits, hooks_of, traits_of
 
 LAYOUT = Layout.of({"weight": (4, 5), "bias": (5,)})
 
@@ -105,9 +105,9 @@ def test_our_parts_keep_the_protocols() -> None:
 def test_rule_does_nothing_unless_it_is_told() -> None:
     rule, model = ClientRule(), np.arange(3, dtype=np.float32)
     assert rule.init(LAYOUT) == {}
-    assert rule.config == {}
+    assert traits_of(rule, RuleTraits) == RuleTraits()
     assert rule.start(model, None, {}) is model
     assert rule.end(model, {}) == (model, {})
-    assert not rule.looks_at_gradients
+    assert hooks_of(rule) == frozenset()
     rule.gradient(model, model, model, {})
     assert model.tolist() == [0, 1, 2]

@@ -17,7 +17,24 @@ from fedsparq.errors import OptionError, WireError
 from fedsparq.layout import Arrays, Layout, Vector
 from fedsparq.optimize import Step
 from fedsparq.payload import Payload
-from fedsparq.protocols import Aggregator, ClientRule, Compressor, Feedback, GradientHook, Heard, Optimizer, State
+from fedsparq.payload.support import RoundPlan
+from fedsparq.protocols import (
+    Aggregator,
+    AggregatorTraits,
+    ClientRule,
+    Compressor,
+    CompressorTraits,
+    Feedback,
+    FeedbackTraits,
+    GradientHook,
+    Heard,
+    Optimizer,
+    PartTraits,
+    RuleTraits,
+    State,
+    hooks_of,
+    traits_of,
+)
 from fedsparq.threads import count_of, grant
 
 
@@ -65,6 +82,30 @@ class Identity:
 _ABSENT = "(no such option)"
 
 
+@dataclass(frozen=True, kw_only=True)
+class MethodTraits:
+    """What clients, servers and transports must know of a method: what the traits of its parts come to."""
+
+    is_contractive: bool
+    has_common_support: bool
+    is_layerwise: bool
+    conserves_mass: bool
+    """Whether what is not sent, or not counted, is all sent later."""
+    needs_acks: bool
+    """Whether clients move states by what counted, and so must be told of every reply."""
+    needs_model_change: bool
+    """Whether clients learn by how much the model moves."""
+    requires_full_participation: bool
+    """Whether clients must learn the mean update of each round, from two models in a row."""
+    requires_own_server: bool
+    """Whether the client's parts are of no use without the method's own server."""
+    plans_rounds: bool
+    draws_per_round: bool
+    steps_without_replies: bool
+    weighs_by_examples: bool
+    rules: tuple[RuleTraits, ...]
+
+
 @dataclass(frozen=True)
 class Method:
     """A compressor with feedback and client rules on the client, an aggregator and an optimizer on the server.
@@ -87,6 +128,7 @@ class Method:
     optimizer: Optimizer = field(default_factory=Step)
     identity: Identity | None = field(default=None, init=False)
     """None for a method made by hand: other processes could not make the same one."""
+    traits: MethodTraits = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if isinstance(self.feedback, str):
@@ -101,21 +143,49 @@ class Method:
             _check_part(name, getattr(self, name), protocol)
         for rule in self.rules:
             _check_part("rules", rule, ClientRule)
-        if getattr(self.aggregator, "common_support", False) and not getattr(self.compressor, "common_support", False):
+        object.__setattr__(self, "traits", self._derived_traits())
+
+    def _derived_traits(self) -> MethodTraits:
+        """Return what the parts' traits come to; raise OptionError for parts that do not go together."""
+        compressor, feedback = traits_of(self.compressor, CompressorTraits), traits_of(self.feedback, FeedbackTraits)
+        rules = tuple(traits_of(rule, RuleTraits) for rule in self.rules)
+        aggregator, optimizer = traits_of(self.aggregator, AggregatorTraits), traits_of(self.optimizer, PartTraits)
+        if aggregator.requires_common_support and not compressor.has_common_support:
             raise OptionError(
                 f"{type(self.aggregator).__name__} compares clients coordinate by coordinate, but with "
                 f"{type(self.compressor).__name__} each client sends coordinates of its own: most values that it would "
                 "compare are absent. Take the aggregator 'robust', or a method that sends every coordinate, such as "
                 "'float16'"
             )
-        offered = {getattr(part, "offers", "") for part in (*self._client_parts, self.aggregator, self.optimizer)}
-        for part in (*self._client_parts, self.aggregator, self.optimizer):
-            needed = getattr(part, "needs", "")
-            if needed and needed not in offered:
+        if compressor.uses_plan and not aggregator.plans_rounds:
+            raise OptionError(
+                f"{type(self.compressor).__name__} needs an aggregator that plans each round, such as CommonMean; "
+                f"{type(self.aggregator).__name__} does not"
+            )
+        parts = [self.compressor, self.feedback, *self.rules, self.aggregator, self.optimizer]
+        traits: list[PartTraits] = [compressor, feedback, *rules, aggregator, optimizer]
+        provided = {each.provides for each in traits}
+        for part, each in zip(parts, traits, strict=True):
+            if each.requires and each.requires not in provided:
                 raise OptionError(
-                    f"{type(part).__name__} needs {needed}, which no other part of this method is: "
+                    f"{type(part).__name__} needs {each.requires}, which no other part of this method is: "
                     "leave the parts of such a method as they are"
                 )
+        return MethodTraits(
+            is_contractive=compressor.is_contractive,
+            has_common_support=compressor.has_common_support,
+            is_layerwise=compressor.is_layerwise and feedback.is_layerwise,
+            conserves_mass=feedback.conserves_mass,
+            needs_acks=feedback.needs_acks or any("heard" in hooks_of(rule) for rule in self.rules),
+            needs_model_change=any(each.needs_model_change for each in rules),
+            requires_full_participation=any(each.requires_full_participation for each in rules),
+            requires_own_server=any(each.requires for each in (compressor, feedback, *rules)),
+            plans_rounds=aggregator.plans_rounds,
+            draws_per_round=compressor.draws_per_round,
+            steps_without_replies=aggregator.steps_without_replies,
+            weighs_by_examples=aggregator.weighting == "examples",
+            rules=rules,
+        )
 
     def named(self, identity: Identity | None) -> Method:
         """This method under the name by which others can make it again."""
@@ -124,15 +194,16 @@ class Method:
         return made
 
     def with_server(self, aggregator: Aggregator | None = None, optimizer: Optimizer | None = None) -> Method:
-        """This method with other parts on the server. Clients need not know: its name stays.
+        """Return this method with other parts on the server. Clients need not know: its name stays.
 
-        An aggregator whose `weighting` is None weighs as the one that it replaces.
+        An aggregator whose weighting is None weighs as the one that it replaces.
         """
-        if aggregator and hasattr(self.aggregator, "plan") and not hasattr(aggregator, "plan"):
-            raise OptionError(f"{self.label!r} lives by its own aggregator, which plans each round: leave it in place")
         aggregator, optimizer = aggregator or self.aggregator, optimizer or self.optimizer
-        if getattr(aggregator, "weighting", "") is None:
-            usual = getattr(self.aggregator, "weighting", None) or "uniform"
+        traits = traits_of(aggregator, AggregatorTraits)
+        if self.traits.plans_rounds and not traits.plans_rounds:
+            raise OptionError(f"{self.label!r} lives by its own aggregator, which plans each round: leave it in place")
+        if traits.weighting is None:
+            usual = "examples" if self.traits.weighs_by_examples else "uniform"
             aggregator = replace(aggregator, weighting=usual)  # type: ignore[type-var]
         return replace(self, aggregator=aggregator, optimizer=optimizer).named(self.identity)
 
@@ -151,40 +222,6 @@ class Method:
         return self.identity.options if self.identity else {}
 
     @property
-    def contractive(self) -> bool:
-        """Whether a payload is never farther from the update than zero is."""
-        return bool(getattr(self.compressor, "contractive", True))
-
-    @property
-    def conserving(self) -> bool:
-        """Whether what is not sent, or not counted, is all sent later."""
-        return self._feedback.conserving
-
-    @property
-    def hears(self) -> bool:
-        """Whether clients move states by what counted, and so must be told of every reply."""
-        return bool(getattr(self.feedback, "hears", False)) or any(rule.hears for rule in self.rules)
-
-    @property
-    def learns_change(self) -> bool:
-        """Whether clients learn by how much the model moves."""
-        return any(rule.learns_change for rule in self.rules)
-
-    @property
-    def in_step(self) -> bool:
-        """Whether clients must learn the mean update of each round, from two models in a row."""
-        return any(rule.in_step for rule in self.rules)
-
-    @property
-    def whole_only(self) -> bool:
-        """Whether the client's parts are of no use without the method's own server."""
-        return any(getattr(part, "needs", "") for part in self._client_parts)
-
-    @property
-    def _client_parts(self) -> tuple[object, ...]:
-        return self.compressor, self.feedback, *self.rules
-
-    @property
     def _feedback(self) -> Feedback:
         return cast(Feedback, self.feedback)
 
@@ -194,15 +231,23 @@ class Method:
         state = State(layout, self.compressor.init(layout), self._feedback.init(layout), rules)
         return state.with_plan(self.plan(layout))
 
-    def plan(self, layout: Layout, state: Arrays | None = None) -> Arrays:
-        """What the aggregator tells the clients of its next round; of the first one, without its state."""
-        make = getattr(self.aggregator, "plan", None)
-        return make(layout, self.aggregator.init(layout) if state is None else state) if make else {}
+    def plan(self, layout: Layout, state: Arrays | None = None) -> RoundPlan | None:
+        """Return the aggregator's plan of its next round; of the first one, without its state."""
+        if not self.traits.plans_rounds:
+            return None
+        planner: Any = self.aggregator
+        plan = planner.plan(layout, self.aggregator.init(layout) if state is None else state)
+        if not isinstance(plan, RoundPlan):
+            name = type(planner).__name__
+            raise OptionError(f"{name}.plan must return a fedsparq.protocols.RoundPlan, got {type(plan).__name__}")
+        return plan
 
     def begin(self, state: State, number: int) -> State:
-        """The state at the start of a round, where the compressor wants to know its number."""
-        begin = getattr(self.compressor, "begin", None)
-        return state if begin is None else replace(state, compressor=begin(state.compressor, number))
+        """Return the state at the start of a round, where the compressor draws by its number."""
+        if not self.traits.draws_per_round:
+            return state
+        drawing: Any = self.compressor
+        return replace(state, compressor=drawing.begin(state.compressor, number))
 
     def compress(
         self,
@@ -244,7 +289,7 @@ class Method:
 
     def gradient_hook(self, state: State) -> GradientHook | None:
         """What training must call in each step; None if no rule looks at gradients."""
-        looking = [pair for pair in zip(self.rules, state.rules, strict=True) if pair[0].looks_at_gradients]
+        looking = [pair for pair in zip(self.rules, state.rules, strict=True) if "gradient" in hooks_of(pair[0])]
 
         def hook(gradient: Any, weights: Any, start: Any) -> None:
             for rule, own in looking:

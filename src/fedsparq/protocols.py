@@ -1,48 +1,160 @@
 """The five parts of a method, as protocols: compressor, feedback, client rule, aggregator, server optimizer.
 
 Each is a pair of ``init(layout) -> state`` and one step; states are dicts of arrays that are never changed in place, so
-that they can be saved, compared and gone back to. Any object with these methods is one of them: nothing is inherited,
-but for `ClientRule`, whose hooks are optional.
+that they can be saved, compared and restored. Any object with these methods is such a part: nothing is inherited,
+except for `ClientRule`, whose hooks are optional.
 
-Parts that only work together say so: a part with an attribute ``needs`` (a few words) is refused in a method none of
-whose parts has these words as its ``offers``. So the two halves of a method that client and server keep in step cannot
-be exchanged alone.
+What a method must know of a part is in its attribute `traits`, a dataclass of this module for each kind of part. A part
+without one has the defaults.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedsparq.archive import ArchiveError, pack, unpack, write_safely
-from fedsparq.errors import RunError
+from fedsparq.errors import OptionError, RunError
 from fedsparq.layout import Arrays, Buffers, Layout, Vector, part_of
 from fedsparq.payload import Payload
+from fedsparq.payload.support import RoundPlan
 
 Compressed = tuple[Payload, Arrays]
-"""What a compressor gives: the payload, and its own next state."""
+"""What a compressor returns: the payload, and its own next state."""
 Weighting = Literal["examples", "uniform"]
-_PLAN = "plan."
+_PLAN = "compressor.plan"
+"""How the names of a plan's arrays begin in a file."""
 GradientHook = Callable[[Any, Any, Any], None]
 """Called in each training step with (gradient, weights, weights at the start), torch tensors; changes the gradient."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class PartTraits:
+    """Traits of any part. A method is refused where what one part requires is not what another one provides."""
+
+    requires: str = ""
+    """A few words. So the two halves of a method that client and server keep in step cannot be exchanged alone."""
+    provides: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompressorTraits(PartTraits):
+    is_contractive: bool = True
+    """Whether a payload is never farther from the update than zero is. Others cannot compress broadcasts."""
+    has_common_support: bool = False
+    """Whether all clients of a round send the same coordinates, as coordinate-wise aggregators require."""
+    is_layerwise: bool = False
+    """Whether what is sent of a layer depends on no other layer: then a model can be compressed in pieces."""
+    draws_per_round: bool = False
+    """Whether ``begin(state, round) -> state`` is called before each round, for what all clients draw alike."""
+    uses_plan: bool = False
+    """Whether it cannot compress without the aggregator's round plan."""
+    wants_context: bool = False
+    """Whether ``compress`` takes a fifth argument, the `RoundContext`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeedbackTraits(PartTraits):
+    conserves_mass: bool = False
+    """Whether nothing is discarded: update + old residual = payload + new residual."""
+    needs_acks: bool = False
+    """Whether it is told of every reply, also of one that counted entirely: its state moves only by what counted."""
+    is_layerwise: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class RuleTraits(PartTraits):
+    needs_model_change: bool = False
+    """Whether `ClientRule.heard` is given the model's change: then clients keep the model of their last round."""
+    requires_full_participation: bool = False
+    """Whether it needs the change of exactly the reply's round, and the training's reach: every client is selected in
+    each round, and broadcasts are not compressed."""
+    task: str = ""
+    """The one task that the rule is for, if it is not for all."""
+    config: Mapping[str, float] = field(default_factory=dict)
+    """What a Flower app that trains by itself is told of the rule, such as ``{"proximal-mu": 0.01}``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AggregatorTraits(PartTraits):
+    weighting: Weighting | None = "uniform"
+    """Whether an update weighs its number of examples, or 1; None: as with the aggregator that it replaces."""
+    requires_common_support: bool = False
+    """Whether it makes sense only where all clients send the same coordinates."""
+    steps_without_replies: bool = False
+    """Whether the server steps also where no reply counted, as for a mean with noise in it."""
+    plans_rounds: bool = False
+    """Whether ``plan(layout, state) -> RoundPlan`` gives what clients must know before they compress."""
+
+    def __post_init__(self) -> None:
+        if self.weighting not in (None, "examples", "uniform"):
+            raise OptionError(f"weighting={self.weighting!r}: it must be 'examples', 'uniform' or None")
+
+
+Traits = TypeVar("Traits", bound=PartTraits)
+
+_FORMER: Mapping[type[PartTraits], Mapping[str, str]] = {
+    CompressorTraits: {
+        "contractive": "is_contractive",
+        "common_support": "has_common_support",
+        "layerwise": "is_layerwise",
+    },
+    FeedbackTraits: {"conserving": "conserves_mass", "hears": "needs_acks", "layerwise": "is_layerwise"},
+    RuleTraits: {
+        "learns_change": "needs_model_change",
+        "in_step": "requires_full_participation",
+        "task": "task",
+        "config": "config",
+    },
+    AggregatorTraits: {
+        "weighting": "weighting",
+        "common_support": "requires_common_support",
+        "always_steps": "steps_without_replies",
+    },
+}
+"""Attributes of parts that were read before there were traits, and the traits that they became."""
+_HOOKS = {CompressorTraits: ("begin", "draws_per_round"), AggregatorTraits: ("plan", "plans_rounds")}
+"""The optional method of a kind of part, and the trait that announces it."""
+
+
+def traits_of(part: object, kind: type[Traits]) -> Traits:
+    """Return a part's traits. Attributes from before there were traits are still read, with a DeprecationWarning."""
+    name, traits, (hook, trait) = type(part).__name__, getattr(part, "traits", None), _HOOKS.get(kind, ("", ""))
+    has_hook = bool(hook) and callable(getattr(part, hook, None))
+    if traits is None:
+        former = {"needs": "requires", "offers": "provides", **_FORMER.get(kind, {})}
+        given: dict[str, Any] = {new: getattr(part, old) for old, new in former.items() if hasattr(part, old)}
+        if given:
+            warnings.warn(
+                f"{name} states {', '.join(old for old, new in former.items() if new in given)} as attributes, which "
+                f"the next version does not read: give it traits = {kind.__name__}({', '.join(given)})",
+                DeprecationWarning,
+                stacklevel=2,
+            )
+        traits = kind(**given | ({trait: True} if has_hook else {}))
+    if not isinstance(traits, kind):
+        raise OptionError(f"{name}.traits must be of {kind.__name__}, got {type(traits).__name__}")
+    if hook and has_hook != getattr(traits, trait):
+        raise OptionError(f"{name}: the trait {trait} and the method {hook} must be there together")
+    return traits
+
+
+@dataclass(frozen=True, eq=False)
+class RoundContext:
+    """What a compressor may need beside the update, if its traits say so."""
+
+    plan: RoundPlan | None = None
+
+
 @runtime_checkable
 class Compressor(Protocol):
-    """An update becomes a payload.
-
-    An optional attribute ``contractive = False`` says that payloads are unbiased but may be farther from the update
-    than zero is: such a compressor cannot compress broadcasts; ``common_support = True`` says that all clients of a
-    round send the same coordinates, all of them or not: what coordinate-wise aggregators need;
-    ``layerwise = True`` says that what is sent of a layer depends on no other: some layers can be compressed at a time.
-    An optional method ``begin(state, round) -> state`` is called before each round, for what all clients of a round
-    must draw alike.
-    """
+    """Turns an update into a payload. Its traits are `CompressorTraits`."""
 
     def init(self, layout: Layout) -> Arrays:
         """The state before the first round."""
@@ -53,15 +165,7 @@ class Compressor(Protocol):
 
 @runtime_checkable
 class Feedback(Protocol):
-    """What is remembered of an update that was not sent.
-
-    An optional attribute ``hears = True`` asks for every acknowledgement, also of replies that counted whole: for
-    states that may move only by what the server has counted.
-    """
-
-    @property
-    def conserving(self) -> bool:
-        """Whether nothing is let go: update + residual before = reply + residual after."""
+    """Remembers what was not sent of an update. Its traits are `FeedbackTraits`."""
 
     def init(self, layout: Layout) -> Arrays:
         """The state before the first round; what is owed to the server under the key ``residual``."""
@@ -95,20 +199,7 @@ class Heard:
 
 
 class ClientRule:
-    """A rule of local training. All hooks do nothing unless they are overridden."""
-
-    learns_change: ClassVar[bool] = False
-    """Whether `heard` is to be given the model's change: then clients keep the model of their last round."""
-    in_step: ClassVar[bool] = False
-    """Whether it needs the change of just the reply's round, as it is, and the training's reach: every client is asked
-    in each round, with the broadcast as it is."""
-    task: ClassVar[str] = ""
-    """The one task that the rule is for, if it is not for all."""
-
-    @property
-    def config(self) -> Mapping[str, float]:
-        """What a Flower app that trains by itself is told of the rule, such as ``{"proximal-mu": 0.01}``."""
-        return {}
+    """A rule of local training. All hooks do nothing unless they are overridden. Its traits are `RuleTraits`."""
 
     def init(self, layout: Layout) -> Arrays:
         """The state before the first round."""
@@ -133,13 +224,11 @@ class ClientRule:
         """The next state, once the client knows what became of its reply. Nothing may move by what did not count."""
         return state
 
-    @property
-    def looks_at_gradients(self) -> bool:
-        return type(self).gradient is not ClientRule.gradient
 
-    @property
-    def hears(self) -> bool:
-        return type(self).heard is not ClientRule.heard
+def hooks_of(rule: ClientRule) -> frozenset[str]:
+    """Return the names of the hooks that a rule overrides."""
+    names = ("start", "gradient", "end", "owed", "heard")
+    return frozenset(name for name in names if getattr(type(rule), name) is not getattr(ClientRule, name))
 
 
 @dataclass(frozen=True)
@@ -192,15 +281,18 @@ class SumAccumulator(Protocol):
 
 
 @runtime_checkable
-class Aggregator(Protocol):
-    """The updates of a round become their mean, and the share of each that counted.
+class ModelAccumulator(Protocol):
+    """An accumulator that is given the model from which clients train."""
 
-    An optional attribute ``weighting = "examples"`` makes the weight of an update its number of examples;
-    ``common_support = True`` says that it makes sense only where all clients send the same coordinates. An optional
-    method ``plan(layout, state) -> Arrays`` gives what the clients of the next round must know before they compress,
-    such as a common support: it travels with the broadcast, and the compressor finds it in its state as ``plan.NAME``.
-    ``always_steps = True`` makes the server step also where nobody's reply counted, such as a mean with noise in it.
-    An accumulator with a method ``begin(vector, buffers, round)`` is told the model from which clients train.
+    def begin(self, vector: Vector, buffers: Buffers | None, round: int) -> None:
+        """Take the round's model, before any update."""
+
+
+@runtime_checkable
+class Aggregator(Protocol):
+    """Turns the updates of a round into their mean, and the share of each that counted.
+
+    Its traits are `AggregatorTraits`.
     """
 
     def init(self, layout: Layout) -> Arrays:
@@ -229,6 +321,8 @@ class State:
     compressor: Arrays = field(default_factory=dict)
     feedback: Arrays = field(default_factory=dict)
     rules: tuple[Arrays, ...] = ()
+    plan: RoundPlan | None = None
+    """The plan of the round, for the compressor, where the aggregator makes one."""
 
     VERSION: ClassVar[int] = 1
 
@@ -240,6 +334,7 @@ class State:
     def arrays(self) -> Arrays:
         """All arrays under flat names, for a file."""
         parts = {"compressor": self.compressor, "feedback": self.feedback}
+        parts |= {_PLAN: self.plan.arrays()} if self.plan is not None else {}
         parts |= {f"rule{number}": arrays for number, arrays in enumerate(self.rules)}
         return {f"{part}.{name}": array for part, arrays in parts.items() for name, array in arrays.items()}
 
@@ -247,11 +342,14 @@ class State:
     def of_arrays(cls, layout: Layout, arrays: Mapping[str, Any], rules: int) -> State:
         """Undo `arrays`; `rules` is how many client rules the method has."""
         own = tuple(part_of(f"rule{number}", arrays) for number in range(rules))
-        return cls(layout, part_of("compressor", arrays), part_of("feedback", arrays), own)
+        plan = part_of(_PLAN, arrays)
+        others = {name: array for name, array in arrays.items() if not name.startswith(f"{_PLAN}.")}
+        compressor, feedback = part_of("compressor", others), part_of("feedback", others)
+        return cls(layout, compressor, feedback, own, RoundPlan.of_arrays(plan) if plan else None)
 
-    def with_plan(self, plan: Mapping[str, Any]) -> State:
-        """This state with what the server says of the round, for the compressor."""
-        return replace(self, compressor=self.compressor | {f"{_PLAN}{name}": array for name, array in plan.items()})
+    def with_plan(self, plan: RoundPlan | None) -> State:
+        """Return this state with the plan of another round."""
+        return replace(self, plan=plan)
 
     def save(self, path: Path | str) -> None:
         """Write the state as one safetensors file; when this returns, it is safe."""

@@ -9,7 +9,6 @@ from scipy.stats import chi2, kstest
 from fedsparq import Layout, Payload
 from fedsparq.aggregate import PrivateMean, Support
 from fedsparq.aggregate.private import most_participations
-from fedsparq.payload.support import support_of
 from fedsparq.privacy.noise import system_noise
 from fedsparq.protocols import Aggregate, Update
 
@@ -47,7 +46,9 @@ def test_on_a_support_the_noise_is_on_all_of_it_and_nowhere_else() -> None:
     support = Support(fraction=0.2)
     mean = PrivateMean(clip=1.0, noise=1.0, divisor=2.0, clients=2, rounds=5, support=support)
     state = mean.init(LAYOUT)
-    indices = support_of(mean.plan(LAYOUT, state), LAYOUT.size)
+    plan = mean.plan(LAYOUT, state).support
+    assert plan is not None
+    indices = plan.indices(LAYOUT.size)
     accumulator = mean.open(LAYOUT, state)
     accumulator.add_sum(np.zeros(indices.size, np.int64), [0, 1])
     result = accumulator.close()

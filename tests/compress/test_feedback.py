@@ -128,7 +128,7 @@ def test_what_is_not_conserved_is_not_put_back(name, options):
     layout = Layout.of({"a": (300,)})
     method, rng = fedsparq.method(name, **options), np.random.default_rng(2)
     payload, state = method.compress(rng.laplace(size=300).astype(np.float32), method.init(layout), rng)
-    assert not method.conserving
+    assert not method.traits.conserves_mass
     assert method.acknowledge(state, payload, 0.0).feedback is state.feedback
 
 

@@ -123,14 +123,14 @@ def test_acknowledging_for_every_method(name: str) -> None:
     after, remark = acknowledge(state, broadcast(2, name=name), method(name), LAYOUT, resolver())
     assert after.in_flight == b""
     assert "not counted" in remark
-    if method(name).conserving:
+    if method(name).traits.conserves_mass:
         assert after.compression.residual is not None
         assert state.compression.residual is not None
         sent = dense(state.in_flight) + state.compression.residual
         np.testing.assert_allclose(after.compression.residual, sent, atol=1e-5)
     after, remark = acknowledge(state, broadcast(2, counted(state), name=name), method(name), LAYOUT, resolver())
     assert remark == ""
-    if not method(name).hears:
+    if not method(name).traits.needs_acks:
         assert after.compression is state.compression
 
 
@@ -158,12 +158,12 @@ def test_a_share_for_every_method(name: str) -> None:
     after, remark = acknowledge(state, broadcast(2, last, name=name), method(name), LAYOUT, resolver())
     assert (after.in_flight, after.acknowledged) == (b"", last)
     assert "not counted beyond 0.25" in remark
-    if method(name).conserving:
+    if method(name).traits.conserves_mass:
         assert after.compression.residual is not None
         assert state.compression.residual is not None
         expected = 0.75 * dense(state.in_flight) + state.compression.residual
         np.testing.assert_allclose(after.compression.residual, expected, atol=1e-5)
-    elif not method(name).hears:
+    elif not method(name).traits.needs_acks:
         assert after.compression is state.compression
 
 

@@ -81,7 +81,7 @@ class Books:
 def test_books_of_what_was_let_go_come_out() -> None:
     """What was lost or did not count leaves no trace in the residual; all else is counted, owed or rounding noise."""
     books = Books()
-    assert not METHOD.conserving
+    assert not METHOD.traits.conserves_mass
     for number in range(ROUNDS):
         books.play(lost=number % 5 == 4)
         let_go = books.uncounted + books.noise

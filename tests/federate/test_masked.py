@@ -176,5 +176,6 @@ def test_a_plan_travels() -> None:
     server = Server(LAYOUT, METHOD, Model(np.zeros(LAYOUT.size, np.float32)))
     server.open_round([0])
     broadcast = Broadcast.decode(server.broadcast(0))
-    assert {"seed", "count", "step"} <= broadcast.plan.keys()
+    assert broadcast.plan is not None
+    assert {"seed", "count", "step"} <= broadcast.plan.arrays().keys()
     assert broadcast.encode() == server.broadcast(0)

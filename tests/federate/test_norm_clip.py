@@ -17,7 +17,7 @@ from fedsparq.federate.validation import Validation
 from fedsparq.methods import METHODS, method, resolver
 
 
-@pytest.mark.parametrize("name", [name for name in sorted(METHODS) if method(name).conserving])
+@pytest.mark.parametrize("name", [name for name in sorted(METHODS) if method(name).traits.conserves_mass])
 def test_long_update_goes_in_parts(name: str) -> None:
     chosen = method(name)
     payload, state = chosen.compress(100 * updates(0)(1), chosen.init(LAYOUT), np.random.default_rng(0))

@@ -14,7 +14,6 @@ from fedsparq.federate.server import Server
 from fedsparq.federate.store import MemoryStore
 from fedsparq.method import Method
 from fedsparq.methods import resolver
-from fedsparq.payload.support import support_of
 from fedsparq.privacy import epsilon_of
 
 LAYOUT = Layout.of({"a": (30, 20), "b": (40,)})
@@ -76,7 +75,8 @@ def test_a_round_to_which_nobody_comes_has_its_noise_too() -> None:
         chosen = private(name, noise=2.0, draw=PrivateMean.__dataclass_fields__["draw"].default)
         server = Server(LAYOUT, chosen, Model(np.zeros(LAYOUT.size, np.float32)))
         plan = chosen.plan(LAYOUT, server.state.aggregator)
-        support = support_of(plan, LAYOUT.size) if "seed" in plan else np.arange(LAYOUT.size)
+        assert plan is not None
+        support = np.arange(LAYOUT.size) if plan.support is None else plan.support.indices(LAYOUT.size)
         server.open_round([])
         outcome = server.close_round()
         assert (outcome.round, outcome.counted, outcome.events) == (1, (), ())

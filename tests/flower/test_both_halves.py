@@ -19,7 +19,7 @@ WHOLE = ["ef21", "econtrol", "soteriafl", "fetchsgd", "sobaa"]
 
 @pytest.mark.parametrize("name", WHOLE)
 def test_another_strategy_is_refused(name):
-    assert method(name).whole_only
+    assert method(name).traits.requires_own_server
     with pytest.raises(OptionError, match=rf"{name}.* has a server of its own: use FedSparQ"):
         Compressed(FedAvg(), name)
 

@@ -139,8 +139,8 @@ def test_the_parts_and_options_of_each_method(name):
         "feedback": method.feedback,
         "weighting": getattr(method.aggregator, "weighting", "uniform"),
         "optimizer": method.optimizer,
-        "contractive": method.contractive,
-        "config": {key: value for rule in method.rules for key, value in rule.config.items()},
+        "contractive": method.traits.is_contractive,
+        "config": {key: value for rule in method.traits.rules for key, value in rule.config.items()},
     }
     assert found == usual | parts
 
@@ -171,7 +171,7 @@ def test_options_of_0_leave_their_parts_out():
 def test_rounding_decides_how_the_adaptive_method_remembers():
     method = fedsparq.method("fedsparq-adaptive", rounding="nearest")
     assert method.feedback == Full()
-    assert method.contractive
+    assert method.traits.is_contractive
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -3,6 +3,7 @@
 import pytest
 
 from fedsparq.errors import OptionError
+from fedsparq.protocols import hooks_of
 from fedsparq.rules import Proximal
 
 torch = pytest.importorskip("torch")
@@ -42,8 +43,8 @@ def test_minimum_is_between_the_loss_and_the_start() -> None:
 
 
 def test_rule_says_what_a_flower_app_needs_to_know() -> None:
-    assert Proximal(0.25).config == {"proximal-mu": 0.25}
-    assert Proximal().looks_at_gradients
+    assert Proximal(0.25).traits.config == {"proximal-mu": 0.25}
+    assert hooks_of(Proximal()) == {"gradient"}
     assert Proximal().init(None) == {}  # type: ignore[arg-type]
 
 

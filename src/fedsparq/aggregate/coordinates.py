@@ -13,7 +13,7 @@ from fedsparq.aggregate.held import Held, WaitingRound, aggregate
 from fedsparq.layout import Arrays, Layout, Vector
 from fedsparq.options import component
 from fedsparq.payload import Payload
-from fedsparq.protocols import Aggregate
+from fedsparq.protocols import Aggregate, AggregatorTraits
 
 _BLOCK = 1 << 16
 """So many coordinates at a time are looked at across all clients."""
@@ -23,7 +23,7 @@ _BLOCK = 1 << 16
 class CoordinateMedian:
     """The median of each coordinate. All replies count: what a median leaves out has no owner to go back to."""
 
-    common_support: ClassVar[bool] = True
+    traits: ClassVar[AggregatorTraits] = AggregatorTraits(requires_common_support=True)
 
     def init(self, layout: Layout) -> Arrays:
         return {}

@@ -7,7 +7,7 @@ import numpy as np
 from fedsparq.aggregate.common import BufferMean
 from fedsparq.layout import Arrays, Layout
 from fedsparq.options import component
-from fedsparq.protocols import Aggregate, Update, Weighting
+from fedsparq.protocols import Aggregate, AggregatorTraits, Update, Weighting
 
 
 @component
@@ -18,6 +18,10 @@ class Mean:
     """
 
     weighting: Weighting = "uniform"
+
+    @property
+    def traits(self) -> AggregatorTraits:
+        return AggregatorTraits(weighting=self.weighting)
 
     def init(self, layout: Layout) -> Arrays:
         return {}

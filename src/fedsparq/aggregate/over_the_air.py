@@ -14,7 +14,7 @@ from fedsparq.aggregate.common import BufferMean
 from fedsparq.layout import Arrays, Layout, Vector
 from fedsparq.options import NonNegative, Positive, component
 from fedsparq.payload import Payload, Seeded
-from fedsparq.protocols import Aggregate, Update, Weighting
+from fedsparq.protocols import Aggregate, AggregatorTraits, Update
 
 
 @component
@@ -30,9 +30,9 @@ class OverTheAir:
     silent: NonNegative = 0.1
     estimate: Literal["mean", "majority"] = "mean"
     seed: int = 0
-    weighting: ClassVar[Weighting] = "uniform"
-    needs: ClassVar[str] = "signs on a common support"
-    offers: ClassVar[str] = "a channel that adds up signs"
+    traits: ClassVar[AggregatorTraits] = AggregatorTraits(
+        requires="signs on a common support", provides="a channel that adds up signs"
+    )
 
     def init(self, layout: Layout) -> Arrays:
         return {"round": np.zeros(1, np.int64)}

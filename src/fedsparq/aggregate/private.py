@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,15 +18,15 @@ from fedsparq.aggregate.support import LevelSum, Support
 from fedsparq.errors import OptionError, SecureSumError
 from fedsparq.layout import Arrays, Layout
 from fedsparq.options import Count, NonNegative, Positive, component
+from fedsparq.payload.support import RoundPlan
 from fedsparq.privacy.noise import Noise, system_noise
-from fedsparq.protocols import Aggregate, Update
+from fedsparq.protocols import Aggregate, AggregatorTraits, Update
 
 TOP = 15
 """The largest level of a private update: four times what a coordinate of the clip's length has on average."""
 _TOLERANCE = 1 + 1e-6
-_CLIP = "clip"
 _PARTICIPATIONS = "participations"
-"""The keys of what clients are told, and of how often each of them counted."""
+"""The key of how often each client counted."""
 
 
 @component
@@ -49,22 +49,19 @@ class PrivateMean:
     """For tests alone: noise that can be drawn again is no noise."""
 
     @property
-    def always_steps(self) -> bool:
-        """A round to which nobody came has its noise too: a model that stood still would tell who did not come."""
-        return not self.variance
+    def traits(self) -> AggregatorTraits:
+        """A round without replies has its noise too: a model that stood still would tell who did not take part."""
+        return AggregatorTraits(steps_without_replies=not self.variance, plans_rounds=True)
 
     def init(self, layout: Layout) -> Arrays:
         own = {_PARTICIPATIONS: np.zeros(self.clients, np.int64)}
         return own | (self.support.init(layout) if self.support else {})
 
-    def plan(self, layout: Layout, state: Arrays) -> Arrays:
-        own = {_CLIP: np.array([self.clip])}
+    def plan(self, layout: Layout, state: Arrays) -> RoundPlan:
         if self.support is None:
-            return own
+            return RoundPlan(clip=self.clip)
         plan = self.support.plan(layout, state)
-        noise = {"variance": np.array([self.variance])} if self.variance else {}
-        lattice = {"step": np.array([self.step(layout)], np.float32), "top": np.array([TOP])}
-        return own | plan | noise | lattice
+        return replace(plan, step=self.step(layout), top=TOP, clip=self.clip, variance=self.variance)
 
     def step(self, layout: Layout) -> float:
         """Of the lattice: a quarter of what each coordinate has on average in an update as long as the clip."""

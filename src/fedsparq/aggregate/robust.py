@@ -13,7 +13,7 @@ from fedsparq.aggregate.held import Held, Numbers, WaitingRound, aggregate, weig
 from fedsparq.layout import Arrays, Layout, Vector
 from fedsparq.options import NonNegative, Positive, component
 from fedsparq.payload import Payload
-from fedsparq.protocols import Aggregate, Weighting
+from fedsparq.protocols import Aggregate, AggregatorTraits, Weighting
 
 _WIDTH = 1 << 14
 """The length of a sketch. Cosines of longer updates are known to about 1 / sqrt of it."""
@@ -52,6 +52,10 @@ class Robust:
     radius: NonNegative = 0.0
     reach: Positive = 2.0
     weighting: Weighting | None = None
+
+    @property
+    def traits(self) -> AggregatorTraits:
+        return AggregatorTraits(weighting=self.weighting)
 
     def init(self, layout: Layout) -> Arrays:
         return {"rounds": np.zeros(1, np.int64)}

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 
 from fedsparq.aggregate.common import BufferMean
 from fedsparq.layout import Arrays, Layout
 from fedsparq.options import NonNegative, component
-from fedsparq.protocols import Aggregate, Update, Weighting
+from fedsparq.protocols import Aggregate, AggregatorTraits, Update
 
 
 @component
@@ -22,12 +22,11 @@ class ShiftedMean:
 
     gain: NonNegative = 1.0
     over: Literal["clients", "round"] = "clients"
-    weighting: ClassVar[Weighting] = "uniform"
-    needs: ClassVar[str] = "replies relative to a shift"
 
     @property
-    def offers(self) -> str:
-        return f"a server that moves shifts by {self.gain:g}"
+    def traits(self) -> AggregatorTraits:
+        provides = f"a server that moves shifts by {self.gain:g}"
+        return AggregatorTraits(requires="replies relative to a shift", provides=provides)
 
     def init(self, layout: Layout) -> Arrays:
         return {"total": np.zeros(layout.size, np.float32), "clients": np.empty(0, np.uint64)}

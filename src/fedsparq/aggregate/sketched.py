@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -12,7 +10,7 @@ from fedsparq.layout import Arrays, Layout, Tensor, Vector
 from fedsparq.options import Decay, Fraction, component
 from fedsparq.payload import Float32Values, Payload, Sketch
 from fedsparq.payload.sketch import sketch, sketch_columns
-from fedsparq.protocols import Aggregate, Update, Weighting
+from fedsparq.protocols import Aggregate, AggregatorTraits, Update
 
 
 @component
@@ -28,15 +26,11 @@ class SketchedMean:
     seed: int = 0
     fraction: Fraction = 0.01
     momentum: Decay = 0.0
-    weighting: ClassVar[Weighting] = "uniform"
 
     @property
-    def needs(self) -> str:
-        return f"sketches of {self.rows} rows, size {self.size:g} and seed {self.seed}"
-
-    @property
-    def offers(self) -> str:
-        return f"a server that adds up {self.needs}"
+    def traits(self) -> AggregatorTraits:
+        sketches = f"sketches of {self.rows} rows, size {self.size:g} and seed {self.seed}"
+        return AggregatorTraits(requires=sketches, provides=f"a server that adds up {sketches}")
 
     def init(self, layout: Layout) -> Arrays:
         zeros = {index: np.zeros(self.shape(tensor), np.float32) for index, tensor in enumerate(layout.parameters)}

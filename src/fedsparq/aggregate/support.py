@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedsparq.aggregate.common import BufferMean
-from fedsparq.errors import WireError
+from fedsparq.errors import OptionError, WireError
 from fedsparq.layout import Arrays, Layout, Vector
 from fedsparq.options import Decay, Fraction, Positive, component
 from fedsparq.payload import Indices
-from fedsparq.payload.support import levels_on, plan_support, support_of
-from fedsparq.protocols import Aggregate, Update
+from fedsparq.payload.support import RoundPlan, SupportPlan, levels_on
+from fedsparq.protocols import Aggregate, AggregatorTraits, Update
 
 _AIM = 0.7
 """The root mean square of the mean level that the step is steered to."""
@@ -44,16 +45,16 @@ class Support:
         """How many coordinates a round is about."""
         return min(layout.size, max(1, round(self.fraction * layout.size)))
 
-    def plan(self, layout: Layout, state: Arrays) -> Arrays:
-        """What the clients of the next round are told."""
+    def plan(self, layout: Layout, state: Arrays) -> RoundPlan:
+        """Return the plan of the next round."""
         count = self.count(layout)
         small = self._small_layers(layout, count)
         record = state["record"].copy()
         record[small] = 0
         listed = np.union1d(small, _largest(record, round(self.known * (count - small.size))))
         seed = int(np.random.default_rng([int(state["rounds"][0]), 8]).integers(2**63))
-        step = state["step"].astype(np.float32)
-        return {**plan_support(layout.size, count - listed.size, seed, listed), "step": step}
+        support = SupportPlan.of_indices(layout.size, count - listed.size, seed, listed)
+        return RoundPlan(support, float(state["step"][0]))
 
     def _small_layers(self, layout: Layout, count: int) -> Indices:
         """The layers of which one after another, the smallest first, all fit into their share."""
@@ -87,11 +88,12 @@ class CommonMean:
     """The mean of levels on a common support, all clients alike."""
 
     support: Support = Support()
+    traits: ClassVar[AggregatorTraits] = AggregatorTraits(plans_rounds=True)
 
     def init(self, layout: Layout) -> Arrays:
         return self.support.init(layout)
 
-    def plan(self, layout: Layout, state: Arrays) -> Arrays:
+    def plan(self, layout: Layout, state: Arrays) -> RoundPlan:
         return self.support.plan(layout, state)
 
     def open(self, layout: Layout, state: Arrays) -> _CommonMean:
@@ -101,8 +103,10 @@ class CommonMean:
 class LevelSum:
     """The exact sum of levels on a round's support, as they come or summed up already."""
 
-    def __init__(self, plan: Arrays, size: int) -> None:
-        self.indices, self.step = support_of(plan, size), np.float32(plan["step"][0])
+    def __init__(self, plan: RoundPlan, size: int) -> None:
+        if plan.support is None:
+            raise OptionError("updates of all coordinates have no lattice")
+        self.indices, self.step = plan.support.indices(size), np.float32(plan.step)
         self.levels = np.zeros(self.indices.size, np.int64)
 
     def add(self, update: Update) -> bool:

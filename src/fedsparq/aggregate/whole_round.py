@@ -9,7 +9,7 @@ from typing import Any
 from fedsparq.aggregate.common import BufferMean, check_mean, check_shares
 from fedsparq.errors import OptionError
 from fedsparq.layout import Arrays, Layout
-from fedsparq.protocols import Aggregate, Update, Weighting
+from fedsparq.protocols import Aggregate, AggregatorTraits, Update, Weighting
 
 Rule = Callable[[Sequence[Update], Layout], tuple[Any, Mapping[int, float]]]
 """From all updates to their mean and, by client, the share of each reply that counted."""
@@ -21,6 +21,10 @@ class WholeRound:
 
     rule: Rule
     weighting: Weighting = "uniform"
+
+    @property
+    def traits(self) -> AggregatorTraits:
+        return AggregatorTraits(weighting=self.weighting)
 
     def init(self, layout: Layout) -> Arrays:
         return {}

@@ -13,7 +13,7 @@ from fedsparq.options import Count, Decay, component
 from fedsparq.payload import CosineBlocks, Dense, Payload, Values
 from fedsparq.payload.cosine_blocks import Blocks
 from fedsparq.payload.values import LARGEST_FLOAT32
-from fedsparq.protocols import Compressed, Compressor, State
+from fedsparq.protocols import Compressed, Compressor, FeedbackTraits, State
 
 
 @component
@@ -44,8 +44,7 @@ class DecoupledMomentum(Full):
     """The update joins a momentum, and what is sent of it is taken away: error feedback whose residual fades."""
 
     momentum: Decay = 0.999
-    conserving: ClassVar[bool] = False
-    hears: ClassVar[bool] = True
+    traits: ClassVar[FeedbackTraits] = FeedbackTraits(needs_acks=True, is_layerwise=True)
 
     def compress(
         self, update: Vector, state: State, compressor: Compressor, rng: np.random.Generator, recycle: Vector | None

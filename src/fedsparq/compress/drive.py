@@ -13,7 +13,7 @@ from fedsparq.layout import Arrays, Vector
 from fedsparq.options import component
 from fedsparq.payload import Dense, Payload, RotatedSigns
 from fedsparq.payload.rotated_signs import rotation_blocks
-from fedsparq.protocols import Compressed
+from fedsparq.protocols import Compressed, CompressorTraits
 
 Scale = Literal["unbiased", "least-error"]
 
@@ -24,7 +24,7 @@ class Drive(Fused):
     the least error, which is for error feedback."""
 
     scale: Scale = "unbiased"
-    layerwise: ClassVar[bool] = True
+    traits: ClassVar[CompressorTraits] = CompressorTraits(is_layerwise=True)
 
     def compress_in_place(self, workspace: Workspace, state: Arrays, rng: np.random.Generator) -> Compressed:
         layout = workspace.layout

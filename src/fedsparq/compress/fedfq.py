@@ -13,7 +13,7 @@ from fedsparq.compress.workspace import Fused, Layered, Workspace, assemble
 from fedsparq.layout import Arrays, Vector
 from fedsparq.options import Fraction, component
 from fedsparq.payload.kernels import uniform
-from fedsparq.protocols import Compressed
+from fedsparq.protocols import Compressed, CompressorTraits
 
 Solver = Literal["greedy", "anneal"]
 _WIDEST = 4
@@ -32,8 +32,7 @@ class FineGrained(Fused):
 
     ratio: Fraction = 0.032
     solver: Solver = "greedy"
-    contractive: ClassVar[bool] = False
-    layerwise: ClassVar[bool] = True
+    traits: ClassVar[CompressorTraits] = CompressorTraits(is_contractive=False, is_layerwise=True)
 
     def compress_in_place(self, workspace: Workspace, state: Arrays, rng: np.random.Generator) -> Compressed:
         layers, seed = list[Layered](), int(rng.integers(2**63))

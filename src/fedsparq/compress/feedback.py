@@ -13,15 +13,23 @@ from fedsparq.errors import OptionError
 from fedsparq.layout import Arrays, Layout, Vector
 from fedsparq.options import Decay, NonNegative, Positive, component
 from fedsparq.payload import Payload
-from fedsparq.protocols import Compressed, Compressor, Feedback, State
+from fedsparq.protocols import (
+    Compressed,
+    Compressor,
+    CompressorTraits,
+    Feedback,
+    FeedbackTraits,
+    RoundContext,
+    State,
+    traits_of,
+)
 
 
 @component
 class Deferred:
     """What a fused compressor left in the workspace for later; the rest is unbiased, and not put back if it is lost."""
 
-    conserving: ClassVar[bool] = False
-    layerwise: ClassVar[bool] = True
+    traits: ClassVar[FeedbackTraits] = FeedbackTraits(is_layerwise=True)
 
     def init(self, layout: Layout) -> Arrays:
         return {"residual": np.zeros(layout.size, np.float32)}
@@ -30,7 +38,7 @@ class Deferred:
         self, update: Vector, state: State, compressor: Compressor, rng: np.random.Generator, recycle: Vector | None
     ) -> tuple[Payload, State]:
         workspace = Workspace(state.layout, update, state.residual, recycle)
-        if isinstance(compressor, Fused) and (compressor.subtracts or not self.conserving):
+        if isinstance(compressor, Fused) and (compressor.subtracts or not self.traits.conserves_mass):
             payload, memory = compressor.compress_in_place(workspace, state.compressor, rng)
             left = workspace.vector
         else:
@@ -50,7 +58,7 @@ class Deferred:
 class Full(Deferred):
     """Error feedback (Seide 2014): all that was not sent, and all that was sent but did not count."""
 
-    conserving: ClassVar[bool] = True
+    traits: ClassVar[FeedbackTraits] = FeedbackTraits(conserves_mass=True, is_layerwise=True)
 
     def acknowledge(self, state: Arrays, payload: Payload, share: float) -> Arrays:
         if share == 1:
@@ -68,7 +76,7 @@ class Scaled(Full):
     """
 
     kappa: Positive = 1.0
-    layerwise: ClassVar[bool] = False
+    traits: ClassVar[FeedbackTraits] = FeedbackTraits(conserves_mass=True)
 
     def compress(
         self, update: Vector, state: State, compressor: Compressor, rng: np.random.Generator, recycle: Vector | None
@@ -95,7 +103,7 @@ class MomentumCorrected(Full):
 
     momentum: Decay
     clip_norm: NonNegative = 0.0
-    layerwise: ClassVar[bool] = False
+    traits: ClassVar[FeedbackTraits] = FeedbackTraits(conserves_mass=True)
 
     def init(self, layout: Layout) -> Arrays:
         return {**super().init(layout), "velocity": np.zeros(layout.size)}
@@ -151,7 +159,8 @@ def _compress(compressor: Compressor, update: Vector, state: State, rng: np.rand
     """What a compressor makes of an update that it cannot change; an error unless it is what it should be."""
     update = update.view()
     update.flags.writeable = False
-    result = compressor.compress(update, state.layout, state.compressor, rng)
+    context = (RoundContext(state.plan),) if traits_of(compressor, CompressorTraits).wants_context else ()
+    result = compressor.compress(update, state.layout, state.compressor, rng, *context)
     name = type(compressor).__name__
     if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)):
         raise OptionError(f"compressor {name} must return a payload and its next state, a dict of arrays")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import numpy as np
 from pydantic import AfterValidator, Field
@@ -11,7 +11,7 @@ from fedsparq.layout import Arrays, Layout, Vector
 from fedsparq.options import Fraction, component
 from fedsparq.payload import Dense, Float32Values, Payload, Sketch, Values
 from fedsparq.payload.sketch import MOST_ROWS, sketch, sketch_columns
-from fedsparq.protocols import Compressed
+from fedsparq.protocols import Compressed, CompressorTraits
 
 
 def _odd(rows: int) -> int:
@@ -34,15 +34,11 @@ class Sketched:
     size: Fraction = 0.1
     rows: Rows = 5
     seed: Seed = 0
-    contractive: ClassVar[bool] = False
 
     @property
-    def offers(self) -> str:
-        return f"sketches of {self.rows} rows, size {self.size:g} and seed {self.seed}"
-
-    @property
-    def needs(self) -> str:
-        return f"a server that adds up {self.offers}"
+    def traits(self) -> CompressorTraits:
+        sketches = f"sketches of {self.rows} rows, size {self.size:g} and seed {self.seed}"
+        return CompressorTraits(is_contractive=False, provides=sketches, requires=f"a server that adds up {sketches}")
 
     def init(self, layout: Layout) -> Arrays:
         return {}

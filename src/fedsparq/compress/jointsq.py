@@ -12,7 +12,7 @@ from fedsparq.compress.widths import allot, class_levels
 from fedsparq.compress.workspace import Fused, Layered, Workspace, assemble
 from fedsparq.layout import Arrays
 from fedsparq.options import Fraction, component
-from fedsparq.protocols import Compressed
+from fedsparq.protocols import Compressed, CompressorTraits
 
 WIDTHS = (0, 2, 4, 8)
 
@@ -26,8 +26,7 @@ class JointSQ(Fused):
     """
 
     ratio: Fraction = 0.032
-    contractive: ClassVar[bool] = False
-    layerwise: ClassVar[bool] = True
+    traits: ClassVar[CompressorTraits] = CompressorTraits(is_contractive=False, is_layerwise=True)
 
     def compress_in_place(self, workspace: Workspace, state: Arrays, rng: np.random.Generator) -> Compressed:
         layers, seed = list[Layered](), int(rng.integers(2**63))

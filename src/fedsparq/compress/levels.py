@@ -17,7 +17,7 @@ from fedsparq.payload import BucketLevels, UniformLevels, Values
 from fedsparq.payload.kernels import uniform
 from fedsparq.payload.levels import MAX_LEVEL
 from fedsparq.payload.values import LARGEST_FLOAT32
-from fedsparq.protocols import Compressed
+from fedsparq.protocols import Compressed, CompressorTraits
 
 LevelCount = Annotated[int, Field(ge=1, le=MAX_LEVEL)]
 Norm = Literal["l2", "max"]
@@ -55,8 +55,7 @@ class BucketedQSGD(Fused):
     levels: LevelCount
     bucket: Count
     norm: Norm = "l2"
-    contractive: ClassVar[bool] = False
-    layerwise: ClassVar[bool] = True
+    traits: ClassVar[CompressorTraits] = CompressorTraits(is_contractive=False, is_layerwise=True)
 
     def compress_in_place(self, workspace: Workspace, state: Arrays, rng: np.random.Generator) -> Compressed:
         seed, layers = np.uint64(rng.integers(2**63)), list[Layered]()
@@ -83,8 +82,8 @@ class DeadZone(Fused):
     scope: Scope = "global"
 
     @property
-    def layerwise(self) -> bool:  # type: ignore[override]
-        return self.scope == "layer"
+    def traits(self) -> CompressorTraits:
+        return CompressorTraits(is_layerwise=self.scope == "layer")
 
     def compress_in_place(self, workspace: Workspace, state: Arrays, rng: np.random.Generator) -> Compressed:
         layout, layers = workspace.layout, list[Layered]()

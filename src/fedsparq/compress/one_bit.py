@@ -13,7 +13,7 @@ from fedsparq.layout import Arrays, Layout
 from fedsparq.options import Fraction, component
 from fedsparq.payload import Codebook, Payload, Seeded
 from fedsparq.payload.kernels import random_bits
-from fedsparq.protocols import Compressed
+from fedsparq.protocols import Compressed, CompressorTraits
 
 
 @component
@@ -21,8 +21,9 @@ class CommonSigns(Fused):
     """The signs of a fraction of the coordinates, which follow from the round's number; and their mean magnitude."""
 
     fraction: Fraction = 0.2
-    offers: ClassVar[str] = "signs on a common support"
-    needs: ClassVar[str] = "a channel that adds up signs"
+    traits: ClassVar[CompressorTraits] = CompressorTraits(
+        draws_per_round=True, provides="signs on a common support", requires="a channel that adds up signs"
+    )
 
     def init(self, layout: Layout) -> Arrays:
         return {"round": np.zeros(1, np.int64)}

@@ -15,7 +15,7 @@ from fedsparq.compress.workspace import Fused, Workspace
 from fedsparq.layout import Arrays, Layout, Vector
 from fedsparq.options import component
 from fedsparq.payload import Float16Values, Float32Values, Indices, Payload, Sparse, Values
-from fedsparq.protocols import Compressed
+from fedsparq.protocols import Compressed, CompressorTraits
 from fedsparq.threads import together
 
 Rounding = Literal["nearest", "stochastic"]
@@ -61,16 +61,12 @@ class SelectAndQuantize(Fused):
     quantize: Quantizer
 
     @property
-    def contractive(self) -> bool:  # type: ignore[override]
-        return self.quantize.contractive
-
-    @property
-    def layerwise(self) -> bool:  # type: ignore[override]
-        return self.select.layerwise
-
-    @property
-    def common_support(self) -> bool:
-        return isinstance(self.select, All) and isinstance(self.quantize, Float32 | Float16)
+    def traits(self) -> CompressorTraits:
+        return CompressorTraits(
+            is_contractive=self.quantize.contractive,
+            has_common_support=isinstance(self.select, All) and isinstance(self.quantize, Float32 | Float16),
+            is_layerwise=self.select.layerwise,
+        )
 
     def init(self, layout: Layout) -> Arrays:
         return self.select.init(layout)

@@ -7,7 +7,6 @@ the clients' own. A client whose state is lost begins at 0 while the server stil
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import ClassVar
 
 import numpy as np
 
@@ -16,7 +15,7 @@ from fedsparq.compress.workspace import check_update
 from fedsparq.layout import Arrays, Layout, Vector
 from fedsparq.options import Fraction, NonNegative, component
 from fedsparq.payload import Payload
-from fedsparq.protocols import Compressor, State
+from fedsparq.protocols import Compressor, FeedbackTraits, State
 
 
 @component
@@ -29,13 +28,10 @@ class Shifted:
 
     gain: NonNegative = 1.0
     new: Fraction = 1.0
-    conserving: ClassVar[bool] = False
-    hears: ClassVar[bool] = True
-    offers: ClassVar[str] = "replies relative to a shift"
 
     @property
-    def needs(self) -> str:
-        return f"a server that moves shifts by {self.gain:g}"
+    def traits(self) -> FeedbackTraits:
+        return _shifted(self.gain)
 
     def init(self, layout: Layout) -> Arrays:
         shift: Arrays = {"shift": np.zeros(layout.size, np.float32)}
@@ -62,10 +58,10 @@ class ErrorControlled:
     """EControl (Gao 2024): sends m = C(eta e + update - shift), where e has what earlier messages left out."""
 
     eta: NonNegative = 0.1
-    conserving: ClassVar[bool] = False
-    hears: ClassVar[bool] = True
-    offers: ClassVar[str] = Shifted.offers
-    needs: ClassVar[str] = Shifted().needs
+
+    @property
+    def traits(self) -> FeedbackTraits:
+        return _shifted(1.0)
 
     def init(self, layout: Layout) -> Arrays:
         return {name: np.zeros(layout.size, np.float32) for name in ("shift", "error")}
@@ -86,6 +82,12 @@ class ErrorControlled:
             "shift": _plus(state["shift"], payload, share),
             "error": _plus(state["error"], payload, 1 - share),
         }
+
+
+def _shifted(gain: float) -> FeedbackTraits:
+    return FeedbackTraits(
+        needs_acks=True, provides="replies relative to a shift", requires=f"a server that moves shifts by {gain:g}"
+    )
 
 
 def _plus(vector: Vector, payload: Payload, weight: float) -> Vector:

@@ -14,7 +14,7 @@ from fedsparq.layout import Arrays, Vector
 from fedsparq.options import Count, Fraction, component
 from fedsparq.payload import Codebook, Dense, Indices, Payload, RotatedSigns, Sparse
 from fedsparq.payload.rotated_signs import rotate, rotation_blocks
-from fedsparq.protocols import Compressed
+from fedsparq.protocols import Compressed, CompressorTraits
 
 
 @component
@@ -28,8 +28,8 @@ class SparseTernary(Fused):
     scope: Scope = "global"
 
     @property
-    def layerwise(self) -> bool:  # type: ignore[override]
-        return self.scope == "layer"
+    def traits(self) -> CompressorTraits:
+        return CompressorTraits(is_layerwise=self.scope == "layer")
 
     def compress_in_place(self, workspace: Workspace, state: Arrays, rng: np.random.Generator) -> Compressed:
         layout = workspace.layout
@@ -53,7 +53,7 @@ class AdaComp(Fused):
 
     conv_bin: Count = 50
     bin: Count = 500
-    layerwise: ClassVar[bool] = True
+    traits: ClassVar[CompressorTraits] = CompressorTraits(is_layerwise=True)
 
     def compress_in_place(self, workspace: Workspace, state: Arrays, rng: np.random.Generator) -> Compressed:
         sent, means = [np.empty(0, np.uint32)], []
@@ -70,7 +70,7 @@ class AdaComp(Fused):
 class OneBitRotated(Fused):
     """EDEN: the signs of the randomly rotated layer, and per block the scale that makes what is decoded unbiased."""
 
-    layerwise: ClassVar[bool] = True
+    traits: ClassVar[CompressorTraits] = CompressorTraits(is_layerwise=True)
 
     def compress_in_place(self, workspace: Workspace, state: Arrays, rng: np.random.Generator) -> Compressed:
         layout = workspace.layout

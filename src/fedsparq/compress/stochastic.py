@@ -17,7 +17,7 @@ from fedsparq.compress.workspace import Fused, Workspace
 from fedsparq.layout import Arrays, Layout, Vector
 from fedsparq.options import Decay, component
 from fedsparq.payload import Payload, Sparse, UniformLevels
-from fedsparq.protocols import Compressed, Compressor
+from fedsparq.protocols import Compressed, Compressor, CompressorTraits
 
 _MOST_STEPS = 32_000
 """No magnitude is more steps than this, so that every level is an int16."""
@@ -38,7 +38,7 @@ class StochasticLevels(Fused):
 
     budget: ByteBudget
     deferred: Decay
-    contractive: ClassVar[bool] = False
+    traits: ClassVar[CompressorTraits] = CompressorTraits(is_contractive=False)
     subtracts: ClassVar[bool] = False
 
     def init(self, layout: Layout) -> Arrays:
@@ -73,7 +73,7 @@ class StochasticLevels(Fused):
 class GivenSteps(Fused):
     """The same with the steps of all layers given."""
 
-    contractive: ClassVar[bool] = False
+    traits: ClassVar[CompressorTraits] = CompressorTraits(is_contractive=False)
     subtracts: ClassVar[bool] = False
 
     def __init__(self, steps: Vector, deferred: float) -> None:

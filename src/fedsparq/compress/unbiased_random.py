@@ -11,7 +11,7 @@ from fedsparq.layout import Arrays, Layout, Vector
 from fedsparq.options import Fraction, component
 from fedsparq.payload import Float32Values, Payload, Seeded
 from fedsparq.payload.values import LARGEST_FLOAT32
-from fedsparq.protocols import Compressed
+from fedsparq.protocols import Compressed, CompressorTraits
 
 
 @component
@@ -19,7 +19,7 @@ class UnbiasedRandom:
     """k of d coordinates times d / k, as float32; both sides draw them from one seed."""
 
     fraction: Fraction
-    contractive: ClassVar[bool] = False
+    traits: ClassVar[CompressorTraits] = CompressorTraits(is_contractive=False)
 
     def init(self, layout: Layout) -> Arrays:
         return {}

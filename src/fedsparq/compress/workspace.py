@@ -13,7 +13,7 @@ from fedsparq.compress import kernels
 from fedsparq.errors import UpdateError
 from fedsparq.layout import Arrays, Layout, Vector
 from fedsparq.payload import Indices, Payload, Sparse, Values
-from fedsparq.protocols import Compressed
+from fedsparq.protocols import Compressed, CompressorTraits
 from fedsparq.threads import granted, together
 
 T = TypeVar("T")
@@ -107,12 +107,12 @@ class Workspace:
 class Fused(ABC):
     """A compressor that takes what it sends away from a workspace as it goes: no second pass finds what is left."""
 
-    contractive: ClassVar[bool] = True
-    """Whether a payload is never farther from the update than zero is."""
+    @property
+    def traits(self) -> CompressorTraits:
+        return CompressorTraits()
+
     subtracts: ClassVar[bool] = True
     """Whether what is left in the workspace is the update less the payload."""
-    layerwise: ClassVar[bool] = False
-    """Whether what is sent of a layer depends on no other."""
 
     def init(self, layout: Layout) -> Arrays:
         """The state before the first round."""

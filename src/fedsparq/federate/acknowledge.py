@@ -1,6 +1,7 @@
 """What a client makes of the server's word on its last reply: what did not count goes back into the residual.
 
-States that may move only by what counted (`Feedback.hears`, `ClientRule.heard`) move here; by a lost reply, nothing.
+States that may move only by what counted (`FeedbackTraits.needs_acks`, `ClientRule.heard`) move here, and a lost reply
+moves nothing.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def acknowledge(
     `model` is the broadcast's, for rules that learn by how much the model changed.
     """
     last = broadcast.acknowledged
-    if last is None and method.hears:
+    if last is None and method.traits.needs_acks:
         raise WireError(f"the server does not tell which replies counted, which {method.label!r} must know")
     fresh = ClientState(method.init(layout), broadcast.method)
     if last is not None:
@@ -108,8 +109,8 @@ def _acknowledge_one(
     if method is None:
         gone = f", and its method {state.method.name!r} is not known here any more: it is lost"
         return state, f"{remark}{gone}" if remark else ""
-    owed = method.conserving and share < 1
-    if not owed and not method.hears:
+    owed = method.traits.conserves_mass and share < 1
+    if not owed and not method.traits.needs_acks:
         return state, remark
     payload = decode(Reply.decode(reply).blob, layout)
     compression = method.acknowledge(state.compression, payload, share, change, now - number, state.reach)
@@ -121,7 +122,7 @@ def _moved(state: ClientState, fresh: ClientState, method: Method, remark: str) 
     residual, kept = state.compression.residual, fresh.compression.residual
     fresh = replace(fresh, waiting=state.waiting)
     text = f"method changed: {state.method.difference(fresh.method)}"
-    if residual is not None and kept is not None and method.conserving and alike("residual", residual, kept):
+    if residual is not None and kept is not None and method.traits.conserves_mass and alike("residual", residual, kept):
         feedback = fresh.compression.feedback | {"residual": residual}
         fresh = replace(fresh, compression=replace(fresh.compression, feedback=feedback))
         text += ": residual kept"

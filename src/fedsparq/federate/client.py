@@ -6,6 +6,7 @@ residual. The state is safe in the store before the reply leaves.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -87,7 +88,11 @@ class Client:
                 f"the server's model has digest {broadcast.layout_digest:016x}, "
                 f"this client's {self.layout.digest:016x}: both sides must build the same model"
             )
+        if broadcast.plan is not None and broadcast.plan.support is not None:
+            broadcast.plan.support.check_size(self.layout.size)
         method = self.resolve(broadcast.method)
+        if method.traits.plans_rounds and broadcast.plan is None:
+            raise WireError(f"the broadcast has no round plan, which {method.label!r} needs")
         loaded = self.store.load(self.number, self.layout)
         remarks = [loaded.remark] if loaded.remark else []
         if loaded.state and loaded.state.method == broadcast.method and not loaded.state.fits(method.init(self.layout)):
@@ -119,7 +124,7 @@ class Client:
         start = replace(model, vector=method.start(model.vector, compression))
         more: dict[str, Any] = {"memory": state.memory} if self.remembers else {}
         trained = self.train(start, method.gradient_hook(compression), broadcast.round, **more)
-        if method.in_step and not trained.reach > 0:
+        if method.traits.requires_full_participation and not trained.reach > 0:
             raise OptionError(
                 f"{method.label!r} must know how far a client trains: the task's Trained(...) needs reach=lr * steps"
             )
@@ -127,14 +132,14 @@ class Client:
         update, compression = method.end(trained.update, compression)
         rng = np.random.default_rng([self.seed, broadcast.round, self.number, 1])
         payload, compression = method.compress(update, compression.with_plan(broadcast.plan), rng)
-        if "clip" in broadcast.plan:
-            payload, compression = clip_hard(float(broadcast.plan["clip"][0]), payload, compression, method)
+        if broadcast.plan is not None and broadcast.plan.clip < math.inf:
+            payload, compression = clip_hard(broadcast.plan.clip, payload, compression, method)
         payload, compression, clipped = clip_norm(broadcast.norm_limit, payload, compression, method)
         if clipped:
             remarks = (*remarks, f"update above the norm limit {broadcast.norm_limit:.3g}: a part of it sent")
         blob = encode(replace(payload, buffers=trained.buffers))
         reply = Reply(broadcast.round, broadcast.method.digest, trained.examples, blob, salt).encode()
-        held = model if broadcast.hold or method.learns_change else None
+        held = model if broadcast.hold or method.traits.needs_model_change else None
         after = replace(state, compression=compression, round=broadcast.round, in_flight=reply, model=held)
         self.store.save(self.number, replace(after, reach=trained.reach, memory=trained.memory))
         seconds = trained_at - begun, time.perf_counter() - trained_at

@@ -8,11 +8,11 @@ from fedsparq.method import Method
 
 def check_kept_in_step(method: Method, acknowledge: bool, downlink: bool, everyone: bool = True) -> None:
     """Refuse a run in which a method could not keep clients and server in step."""
-    if method.hears and not acknowledge:
+    if method.traits.needs_acks and not acknowledge:
         raise OptionError(
             f"{method.label!r} moves what clients remember only by replies that counted: acknowledge must be on"
         )
-    if method.in_step and (downlink or not everyone):
+    if method.traits.requires_full_participation and (downlink or not everyone):
         what = "a compressed broadcast" if downlink else "clients that are not asked in every round"
         raise OptionError(
             f"{method.label!r} learns the mean update from two models in a row, which {what} would hide; "

@@ -23,7 +23,7 @@ from fedsparq.federate.messages import Broadcast, Reply, reply_digest
 from fedsparq.federate.rounds import Delivery, Traffic
 from fedsparq.federate.server import RoundOutcome, Server
 from fedsparq.payload import Reader, Writer
-from fedsparq.payload.support import levels_on, support_of
+from fedsparq.payload.support import levels_on
 from fedsparq.privacy.skellam import skellam
 from fedsparq.secure import Member, SecureSum, Terms
 from fedsparq.secure.keys import NodeKey
@@ -76,15 +76,18 @@ class MaskedClient:
         broadcast = Broadcast.decode(broadcast_bytes)
         if broadcast.round != member.terms.round:
             raise SecureSumError(f"a broadcast of round {broadcast.round} in a sum of round {member.terms.round}")
+        plan = broadcast.plan
+        if plan is None or plan.support is None:
+            raise SecureSumError("a broadcast of a secure sum has no support in its plan")
         answer = self.client.answer(broadcast_bytes, secrets.token_bytes(16))
         if answer.message is None:
             return answer
         reply = Reply.decode(answer.message)
-        support, step = support_of(broadcast.plan, self.client.layout.size), broadcast.plan["step"][0]
-        levels = levels_on(support, step, decode(reply.blob, self.client.layout))
-        if "variance" in broadcast.plan:
+        support = plan.support.indices(self.client.layout.size)
+        levels = levels_on(support, np.float32(plan.step), decode(reply.blob, self.client.layout))
+        if plan.variance:
             rng = np.random.default_rng(secrets.randbits(256))
-            levels = levels + skellam(float(broadcast.plan["variance"][0]), levels.size, rng)
+            levels = levels + skellam(plan.variance, levels.size, rng)
         digest = reply_digest(answer.message).to_bytes(8, "little")
         sent = member.masked(collected, levels, digest)
         self._save(member)

@@ -10,17 +10,15 @@ from __future__ import annotations
 import hashlib
 import math
 import struct
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import xxhash
-from numpy.typing import NDArray
 
 from fedsparq.archive import ArchiveError, pack, unpack
 from fedsparq.errors import OptionError, WireError
 from fedsparq.method import Identity
 from fedsparq.payload import Reader, Writer
+from fedsparq.payload.support import RoundPlan
 
 _BROADCAST = b"FSQB"
 _REPLY = b"FSQR"
@@ -79,14 +77,14 @@ class Broadcast:
     """Replies that counted beside the acknowledged one, where a client may have had several in flight."""
     pending: tuple[int, ...] = ()
     """Rounds whose replies may still count. A reply that is named nowhere did not count, and never will."""
-    plan: Mapping[str, NDArray[Any]] = field(default_factory=dict)
-    """What the method's aggregator says of this round to all its clients."""
+    plan: RoundPlan | None = None
+    """What the method's aggregator fixes for all clients of this round."""
 
     def encode(self) -> bytes:
         writer = Writer()
         writer.raw(_BROADCAST)
         last = self.acknowledged or NOTHING_COUNTED
-        flags = _HOLD * self.hold | _SILENT * (self.acknowledged is None) | _PLANNED * bool(self.plan)
+        flags = _HOLD * self.hold | _SILENT * (self.acknowledged is None) | _PLANNED * (self.plan is not None)
         counted = last.round, last.digest, last.share
         sets = bool(self.also_counted or self.pending)
         version = _WITH_SETS if sets else _VERSION
@@ -105,8 +103,8 @@ class Broadcast:
                 writer.raw(struct.pack(_COUNTED, other.round, other.digest, other.share))
             writer.varint(len(self.pending))
             writer.raw(struct.pack(f"<{len(self.pending)}I", *self.pending))
-        if self.plan:
-            plan = pack({}, self.plan)
+        if self.plan is not None:
+            plan = pack({}, self.plan.arrays())
             writer.varint(len(plan))
             writer.raw(plan)
         for part in self.blobs:
@@ -128,7 +126,7 @@ class Broadcast:
             )
         method = Identity.decode(bytes(reader.raw(reader.varint(_MAX_METHOD))))
         also_counted, pending = _sets(reader) if version == _WITH_SETS else ((), ())
-        plan = _plan(bytes(reader.raw(reader.varint(reader.left)))) if flags & _PLANNED else {}
+        plan = _plan(bytes(reader.raw(reader.varint(reader.left)))) if flags & _PLANNED else None
         blobs = []
         while reader.left:
             blobs.append(bytes(reader.raw(reader.varint(reader.left))))
@@ -206,9 +204,9 @@ def _sets(reader: Reader) -> tuple[tuple[Acknowledgement, ...], tuple[int, ...]]
     return also_counted, struct.unpack(f"<{count}I", reader.raw(4 * count))
 
 
-def _plan(data: bytes) -> Mapping[str, NDArray[Any]]:
+def _plan(data: bytes) -> RoundPlan:
     try:
-        return unpack(data)[1]
+        return RoundPlan.of_arrays(unpack(data)[1])
     except ArchiveError as error:
         raise WireError(f"the plan in a broadcast cannot be read: {error}") from None
 

@@ -25,7 +25,7 @@ def clip_norm(limit: float, payload: Payload, state: State, method: Method) -> t
 
     Methods without full error feedback have nowhere to leave it: their updates are sent as they are.
     """
-    if not method.conserving or state.residual is None or not 0 < limit < np.inf:
+    if not method.traits.conserves_mass or state.residual is None or not 0 < limit < np.inf:
         return payload, state, False
     if payload.norm <= limit:
         return payload, state, False
@@ -42,7 +42,7 @@ def clip_hard(limit: float, payload: Payload, state: State, method: Method) -> t
     while part.norm > limit:
         share *= _SAFE * limit / part.norm
         part = payload.scaled(np.float32(share))
-    if part is payload or not method.conserving or state.residual is None:
+    if part is payload or not method.traits.conserves_mass or state.residual is None:
         return part, state
     return part, _owed(payload, part, state, state.residual)
 

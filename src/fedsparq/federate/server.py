@@ -33,8 +33,8 @@ from fedsparq.federate.validation import Size, Validation, check_sound, size_of,
 from fedsparq.layout import Arrays, Layout
 from fedsparq.method import Identity, Method
 from fedsparq.payload import Payload
-from fedsparq.payload.support import support_of
-from fedsparq.protocols import Accumulator, SumAccumulator, Update
+from fedsparq.payload.support import RoundPlan
+from fedsparq.protocols import Accumulator, ModelAccumulator, SumAccumulator, Update
 from fedsparq.wire import decode
 
 Measures = Mapping[str, Callable[[Payload], float]]
@@ -99,7 +99,7 @@ class _Open:
     number: int
     asked: frozenset[int]
     accumulator: Accumulator
-    plan: Arrays
+    plan: RoundPlan | None
     kept: dict[str, int] = field(default_factory=dict)
     measures: dict[str, float] = field(default_factory=dict)
     recorded: dict[str, float] = field(default_factory=dict)
@@ -133,7 +133,6 @@ class Server:
         self.downlink = downlink or Downlink(layout)
         self._measures = measures or {}
         check_kept_in_step(method, self.validation.acknowledge, self.downlink.compressed)
-        self._by_examples = getattr(method.aggregator, "weighting", "uniform") == "examples"
         self._open: _Open | None = None
         self._events = EventLog()
 
@@ -153,7 +152,7 @@ class Server:
             self._events = EventLog()
         number = self.state.round + 1
         accumulator = self.method.aggregator.open(self.layout, self.state.aggregator)
-        if hasattr(accumulator, "begin"):
+        if isinstance(accumulator, ModelAccumulator):
             accumulator.begin(self.state.model.vector, self.state.model.buffers, number)
         plan = self.method.plan(self.layout, self.state.aggregator)
         self._open = _Open(number, frozenset(clients), accumulator, plan)
@@ -201,11 +200,12 @@ class Server:
         """Take the sum of these clients' levels, on the support of the open round's plan, into it."""
         current = self._current()
         accumulator = current.accumulator
-        if not isinstance(accumulator, SumAccumulator):
+        if not isinstance(accumulator, SumAccumulator) or current.plan is None or current.plan.support is None:
             raise RunError(f"{type(self.method.aggregator).__name__} cannot take a sum in place of the replies")
         accumulator.add_sum(levels, sorted(digests))
         current.digests |= digests
-        cuts = np.searchsorted(support_of(current.plan, self.layout.size), self.layout.bounds.astype(np.uint32))
+        support = current.plan.support.indices(self.layout.size)
+        cuts = np.searchsorted(support, self.layout.bounds.astype(np.uint32))
         current.kept = {
             t.name: int(n) * len(digests) for t, n in zip(self.layout.parameters, np.diff(cuts), strict=True)
         }
@@ -223,7 +223,7 @@ class Server:
             limit = bounds.norm
             for client in sorted(current.held):
                 self._judge(client, current.held[client], bounds)
-        always = bool(getattr(self.method.aggregator, "always_steps", False))
+        always = self.method.traits.steps_without_replies
         if len(current.digests) < self.validation.min_replies and not always:
             self._make_void(current)
         state, shares = self._stepped(current, always) if current.digests or always else (self.state, {})
@@ -255,7 +255,7 @@ class Server:
         except WireError as error:
             return self._refuse(client, str(error))
         self.downlink.holds(client, current.number)
-        weight = examples if self._by_examples else 1
+        weight = examples if self.method.traits.weighs_by_examples else 1
         size = size_of(payload, buffers, weight, self.validation)
         sound = _Sound(Update(client, payload, examples, weight, reread), digest, size)
         if self.validation.needs_whole_round:

@@ -109,7 +109,7 @@ def portable(
 def check_unplanned(choice: Method) -> None:
     """Refuse a method whose server plans each round: an app's own messages have no place for the plan, so its clients
     would not clip, and what a private mean or a secure sum promises would not be kept."""
-    if hasattr(choice.aggregator, "plan"):
+    if choice.traits.plans_rounds:
         raise OptionError(
             f"{choice.label!r} with {type(choice.aggregator).__name__} needs a server that plans each round, and tells "
             "its clients support and clip; an app of your own cannot keep that promise. In Flower it runs as an "

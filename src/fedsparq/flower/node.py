@@ -109,7 +109,7 @@ class Turn:
         if noisy and self.method.init(layout).residual is not None:
             log(WARNING, "fedsparq: after LocalDpMod nothing is kept for later: its noise must not pile up")
             state = state and replace(state, compression=replace(state.compression, feedback={}), in_flight=b"")
-        model = Model(given.vector) if method.learns_change else None
+        model = Model(given.vector) if method.traits.needs_model_change else None
         state, remark = acknowledge(state, broadcast, method, layout, self.resolve, model)
         self.remarks += [remark] if remark else []
         self._hold(given, store)

@@ -124,8 +124,8 @@ class FedSparQ(Strategy):
         if num_rounds <= offset and offset:
             return result_of(arrays)
         evaluate = evaluate_fn and (lambda number, now: evaluate_fn(number + offset, now))
-        weighs = getattr(self._method.aggregator, "weighting", "uniform")
-        log(INFO, "fedsparq: replies weigh %s", "by num-examples" if weighs == "examples" else "all alike")
+        weighs = "by num-examples" if self._method.traits.weighs_by_examples else "all alike"
+        log(INFO, "fedsparq: replies weigh %s", weighs)
         linked = StreamingGrid(grid, self._link, lambda arrived: self._noted(arrived), self._deadline)
         left = num_rounds - offset
         result = super().start(linked, arrays, left, timeout, train_config, evaluate_config, evaluate)
@@ -149,7 +149,7 @@ class FedSparQ(Strategy):
         self._server.serve(arrays, self._checkpoint.extra if self._checkpoint is not None else {})
         if self._checkpoint is not None:
             self._save(number - 1, arrays)
-        for rule in self._method.rules:
+        for rule in self._method.traits.rules:
             config.update(rule.config)
         messages = list(self._sampling.configure_train(number, arrays, config, grid))
         self._link.norm_limit = self._server.norm_limit

@@ -27,7 +27,6 @@ class OwnServer:
 
     def __init__(self, method: Method, validation: Validation) -> None:
         self._method, self._validation = method, validation
-        self._by_examples = getattr(method.aggregator, "weighting", "uniform") == "examples"
         self._base, self._exact = Base(ArrayRecord()), ExactMean({}, held=False)
         self._running: Server | None = None
 
@@ -84,7 +83,7 @@ class OwnServer:
         verdict = self._server.receive_payload(node, payload, weight)  # type: ignore[arg-type]
         if not verdict.taken:
             return verdict.reason
-        self._exact.add(node, exact, weight if self._by_examples else 1.0)
+        self._exact.add(node, exact, weight if self._method.traits.weighs_by_examples else 1.0)
         return ""
 
     def close_round(self) -> tuple[RoundOutcome, dict[int, float], ArrayRecord | None]:

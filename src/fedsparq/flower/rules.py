@@ -7,12 +7,13 @@ from collections.abc import Sequence
 
 from fedsparq.errors import OptionError
 from fedsparq.method import Method
-from fedsparq.protocols import ClientRule
+from fedsparq.protocols import ClientRule, RuleTraits, hooks_of, traits_of
 
 
 def rule_name(rule: ClientRule) -> str:
     """How a rule is named in `runs`: as in the config that it tells the app, or by its class, `drift-correction`."""
-    return next(iter(rule.config), None) or re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", type(rule).__name__).lower()
+    config = traits_of(rule, RuleTraits).config
+    return next(iter(config), None) or re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", type(rule).__name__).lower()
 
 
 def check_runs(method: Method, runs: Sequence[str], where: str) -> None:
@@ -23,9 +24,9 @@ def check_runs(method: Method, runs: Sequence[str], where: str) -> None:
     """
     if isinstance(runs, str):
         raise OptionError(f'runs={runs!r} must be a list of names: runs=["{runs}"]')
-    for rule in method.rules:
+    for rule, traits in zip(method.rules, method.traits.rules, strict=True):
         name = rule_name(rule)
-        if rule.looks_at_gradients and not rule.config and name not in runs:
+        if "gradient" in hooks_of(rule) and not traits.config and name not in runs:
             raise OptionError(
                 f"{method.label!r} changes the gradients of local training by its rule {name!r}, which only the app "
                 f'can do: apply it in the app and say so with runs=["{name}"] in {where}, or choose a method without it'

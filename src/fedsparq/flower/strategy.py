@@ -65,7 +65,7 @@ class Compressed(Strategy):
         check_message_api(strategy)
         chosen = portable(method, options)
         check_runs(chosen, runs, "Compressed(...) and compress(...)")
-        if chosen.whole_only:
+        if chosen.traits.requires_own_server:
             raise OptionError(
                 f"{chosen.label!r} has a server of its own: use FedSparQ({chosen.name!r}), not Compressed"
             )

@@ -14,7 +14,7 @@ from fedsparq.large.pieces import Piece
 from fedsparq.layout import Arrays, Vector, part_of
 from fedsparq.method import Method
 from fedsparq.payload import Payload
-from fedsparq.protocols import ClientRule, Compressor, Feedback, State
+from fedsparq.protocols import Compressor, Feedback, State, hooks_of
 
 _WHOLE = "whole"
 
@@ -56,14 +56,15 @@ class Piecewise:
             whole = self._compressor.init_whole(sum(piece.size for piece in pieces))
         elif not self.surveys and not states:
             self._before = [method.compressor.init(piece.layout) for piece in pieces]
-        if begin := getattr(method.compressor, "begin", None):
-            self._before = [begin(state, round) for state in self._before]
+        begun = zip(pieces, self._before, strict=True)
+        self._before = [method.begin(State(piece.layout, own), round).compressor for piece, own in begun]
         self._whole, self._compressors = whole, [method.compressor] * len(pieces)
 
     @property
     def surveys(self) -> bool:
         """Whether a first pass must come before `compress`."""
-        return len(self.pieces) > 1 and not _layerwise(self.method) and isinstance(self.method.compressor, Surveying)
+        several = len(self.pieces) > 1 and not self.method.traits.is_layerwise
+        return several and isinstance(self.method.compressor, Surveying)
 
     @property
     def keeps_residual(self) -> bool:
@@ -110,25 +111,20 @@ def put_back(method: Method, piece: Piece, residual: Vector, payload: Payload) -
 _TINY = Piece(0, ())
 
 
-def _layerwise(method: Method) -> bool:
-    return all(bool(getattr(part, "layerwise", False)) for part in (method.compressor, method.feedback))
-
-
 def _check(method: Method, pieces: Sequence[Piece]) -> None:
     """Refuse what cannot be done as the method means it."""
     label, feedback = method.label, cast(Feedback, method.feedback)
     if method.identity is None:
         raise OptionError("a method made by hand has no name that a message could carry; give its name instead")
-    hooks = ("start", "end", "owed", "heard")
-    active = [rule for rule in method.rules if any(getattr(type(rule), h) is not getattr(ClientRule, h) for h in hooks)]
-    if active or method.hears or method.whole_only or method.plan(_TINY.layout):
+    traits, active = method.traits, any(hooks_of(rule) - {"gradient"} for rule in method.rules)
+    if active or traits.needs_acks or traits.requires_own_server or traits.plans_rounds:
         raise OptionError(
             f"{label!r} needs its own client and server in every round, not only a compressor; files can be compressed "
             "with fedsparq, fedsparq-adaptive, percentile, stc -o scope=layer, float16 and others that stand alone"
         )
     if set(feedback.init(_TINY.layout)) - {"residual"}:
         raise OptionError(f"{label!r} keeps more than one vector for each client; take one that keeps a residual only")
-    if len(pieces) > 1 and not _layerwise(method) and not isinstance(method.compressor, Surveying):
+    if len(pieces) > 1 and not method.traits.is_layerwise and not isinstance(method.compressor, Surveying):
         raise OptionError(
             f"{label!r} compares the coordinates of the whole model, which this one is too large for; take a method "
             "that looks at each layer by itself (fedsparq, percentile, stc -o scope=layer), or fedsparq-adaptive"

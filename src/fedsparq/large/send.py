@@ -94,7 +94,7 @@ def restore(message: Path | str, residual: Path | str) -> int:
             if record is None or about.origin != record.origin or about.round > record.round:
                 raise RunError(f"{message} was not made from the residual {residual}: it cannot be put back into it")
             method = _of_identity(about.method)
-            if not method.conserving:
+            if not method.traits.conserves_mass:
                 raise RunError(f"{method.label!r} is unbiased: a lost message is not put back")
             if about.round not in record.restored:
                 after = replace(record, restored=(*record.restored, about.round))

@@ -140,9 +140,9 @@ def broadcast_method(name: str, /, **options: Any) -> Method:
 
 def check_broadcast(chosen: Method) -> None:
     """An error for a method that would let the clients' model wander off."""
-    if chosen.whole_only or chosen.hears:
+    if chosen.traits.requires_own_server or chosen.traits.needs_acks:
         raise OptionError(f"{chosen.label!r} cannot compress a broadcast: it keeps a server and its clients in step")
-    if not chosen.contractive:
+    if not chosen.traits.is_contractive:
         raise OptionError(
             f"{chosen.label!r} cannot compress a broadcast: its payloads are unbiased but not contractive, and each "
             "change starts from the last; take a contractive one, such as 'fedsparq-adaptive' with rounding=nearest"

@@ -6,6 +6,7 @@ import numpy as np
 
 from fedsparq.layout import Arrays, Layout, Vector
 from fedsparq.options import Decay, Positive, component
+from fedsparq.protocols import PartTraits
 
 
 @component
@@ -15,8 +16,8 @@ class Step:
     lr: Positive = 1.0
 
     @property
-    def offers(self) -> str:
-        return f"a plain step of {self.lr:g}"
+    def traits(self) -> PartTraits:
+        return PartTraits(provides=f"a plain step of {self.lr:g}")
 
     def init(self, layout: Layout) -> Arrays:
         return {}

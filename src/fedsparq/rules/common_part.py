@@ -8,7 +8,7 @@ import numpy as np
 
 from fedsparq.layout import Arrays, Layout, Vector
 from fedsparq.options import Fraction, component
-from fedsparq.protocols import ClientRule, Heard
+from fedsparq.protocols import ClientRule, Heard, RuleTraits
 
 
 @component
@@ -20,7 +20,7 @@ class CommonPart(ClientRule):
     """
 
     weight: Fraction = 0.5
-    learns_change: ClassVar[bool] = True
+    traits: ClassVar[RuleTraits] = RuleTraits(needs_model_change=True)
 
     def init(self, layout: Layout) -> Arrays:
         return {

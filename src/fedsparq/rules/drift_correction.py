@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from fedsparq.layout import Arrays, Layout
 from fedsparq.options import Positive, component
-from fedsparq.protocols import ClientRule, Heard
+from fedsparq.protocols import ClientRule, Heard, RuleTraits
 
 
 @component
@@ -21,12 +21,12 @@ class DriftCorrection(ClientRule):
     """
 
     gamma: Positive = 1.0
-    learns_change: ClassVar[bool] = True
-    in_step: ClassVar[bool] = True
 
     @property
-    def needs(self) -> str:
-        return f"a plain step of {self.gamma:g}"
+    def traits(self) -> RuleTraits:
+        return RuleTraits(
+            needs_model_change=True, requires_full_participation=True, requires=f"a plain step of {self.gamma:g}"
+        )
 
     def init(self, layout: Layout) -> Arrays:
         return {"drift": np.zeros(layout.size, np.float32)}

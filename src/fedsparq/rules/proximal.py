@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from fedsparq.layout import Arrays
 from fedsparq.options import NonNegative, component
-from fedsparq.protocols import ClientRule
+from fedsparq.protocols import ClientRule, RuleTraits
 
 
 @component
@@ -17,8 +16,8 @@ class Proximal(ClientRule):
     mu: NonNegative = 0.01
 
     @property
-    def config(self) -> Mapping[str, float]:
-        return {"proximal-mu": self.mu}
+    def traits(self) -> RuleTraits:
+        return RuleTraits(config={"proximal-mu": self.mu})
 
     def gradient(self, gradient: Any, weights: Any, start: Any, state: Arrays) -> None:
         gradient.add_(weights - start, alpha=self.mu)

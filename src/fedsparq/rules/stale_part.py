@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from fedsparq.layout import Arrays, Layout, Vector
 from fedsparq.options import component
-from fedsparq.protocols import ClientRule, Heard
+from fedsparq.protocols import ClientRule, Heard, RuleTraits
 
 
 @component
@@ -21,7 +21,7 @@ class StalePart(ClientRule):
     ``a = -<update - last update, change> / |change|^2``, from 0 to 1. As much of the residual is let go.
     """
 
-    learns_change: ClassVar[bool] = True
+    traits: ClassVar[RuleTraits] = RuleTraits(needs_model_change=True)
 
     def init(self, layout: Layout) -> Arrays:
         layers = len(layout.parameters)

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from fedsparq.layout import Arrays
 from fedsparq.options import NonNegative, component
-from fedsparq.protocols import ClientRule
+from fedsparq.protocols import ClientRule, RuleTraits
 
 
 @component
@@ -14,7 +14,7 @@ class ThresholdPenalty(ClientRule):
     """Trains on loss + penalty sum exp(-threshold); for the task `spafl`, whose shared model is the thresholds."""
 
     penalty: NonNegative = 0.002
-    task: ClassVar[str] = "spafl"
+    traits: ClassVar[RuleTraits] = RuleTraits(task="spafl")
 
     def gradient(self, gradient: Any, weights: Any, start: Any, state: Arrays) -> None:
         gradient.sub_((-weights).exp(), alpha=self.penalty)

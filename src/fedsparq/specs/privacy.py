@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, Field, model_validator
 
 from fedsparq.aggregate import CommonMean, PrivateMean
-from fedsparq.aggregate.private import TOP
+from fedsparq.compress.lattice import CommonLattice
 from fedsparq.errors import OptionError
 from fedsparq.layout import Layout
 from fedsparq.method import Method
@@ -117,13 +117,11 @@ class PrivacySpec(BaseModel, extra="forbid", frozen=True):
 
     def terms(self, method: Method, layout: Layout, federation: str, number: int, clients: int) -> Terms:
         """Of the secure sum of a round."""
-        mean, top = method.aggregator, getattr(method.compressor, "top", 0)
-        support = getattr(mean, "support", None)
-        if support is None or not top:
+        plan, lattice = method.plan(layout), method.compressor
+        if plan is None or plan.support is None or not isinstance(lattice, CommonLattice):
             raise OptionError(f"{method.name!r} has no levels on a common support: use 'fedsparq-private'")
-        top = TOP if isinstance(mean, PrivateMean) else top
-        variance = getattr(mean, "variance", 0.0) * clients
-        length, bits = support.count(layout), bits_for(clients, top, variance)
+        length = plan.support.count + plan.support.num_listed
+        bits = bits_for(clients, plan.top or lattice.top, plan.variance * clients)
         return Terms.usual(federation, number, length, bits, clients, self.survivors)
 
 

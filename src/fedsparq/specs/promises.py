@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fedsparq.compress.lattice import CommonLattice
 from fedsparq.errors import OptionError
 from fedsparq.method import Method
 from fedsparq.specs.parts import FaultSpec
@@ -31,7 +32,7 @@ def _check_clients(spec: RunSpec, method: Method) -> None:
             "'soteriafl' protects single records, by noise on each client's own gradient: say so with example_clip, "
             "the largest norm of one example's gradient; to protect whole clients use 'fedsparq-private'"
         )
-    if not getattr(method.compressor, "common_support", False):
+    if not method.traits.has_common_support:
         raise OptionError(
             f"{method.name!r} lets each client choose its own coordinates, and the choice is not private: "
             "use method = 'fedsparq-private', or a dense one such as 'fedavg'"
@@ -69,7 +70,7 @@ def _check_records(spec: RunSpec, method: Method) -> None:
 
 def _check_secure(spec: RunSpec, method: Method) -> None:
     """What cannot be done, or means nothing, where the server sees sums alone."""
-    if not getattr(method.compressor, "top", 0) or getattr(method.aggregator, "support", None) is None:
+    if not isinstance(method.compressor, CommonLattice):
         raise OptionError(
             f"{method.name!r} has no levels on a common support, so it cannot be summed under masks: "
             "use method = 'fedsparq-private'"

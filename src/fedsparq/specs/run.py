@@ -105,7 +105,7 @@ class RunSpec(BaseModel, extra="forbid", frozen=True):
         method, down = self.chosen_method(), self.chosen_downlink()
         everyone = self.clients_a_round == self.clients
         check_kept_in_step(method, self.acknowledge, bool(down), everyone)
-        for rule in method.rules:
+        for rule in method.traits.rules:
             if rule.task and rule.task != self.task:
                 raise OptionError(f"the method {self.method!r} trains the task {rule.task!r}, not {self.task!r}")
         if self.server.min_replies > self.clients_a_round:

@@ -65,7 +65,7 @@ def fedpaq(levels: LevelCount = 64) -> Method:
         levels: of a magnitude, from 0 to the norm of its layer.
 
     >>> from fedsparq import method
-    >>> method("fedpaq", levels=8).contractive
+    >>> method("fedpaq", levels=8).traits.is_contractive
     False
     """
     return Method(SelectAndQuantize(All(), QSGD(levels)), aggregator=Mean("examples"))
