@@ -17,7 +17,7 @@ from fedsparq.flower.header import Header
 from fedsparq.flower.records import Template, to_array
 
 LIMIT = 1 << 16
-_START = struct.calcsize("<BQI")
+_START = struct.calcsize("<BQQI")
 
 
 @cache
@@ -29,14 +29,14 @@ def headers() -> tuple[bytes, ...]:
 
 def forge_header(data: bytes) -> bytes:
     """The version, and the checksum of the broadcast in it."""
-    (length,) = struct.unpack_from("<I", data.ljust(_START, b"\0"), 9)
+    (length,) = struct.unpack_from("<I", data.ljust(_START, b"\0"), 17)
     end = min(_START + length, len(data))
-    return b"\3" + data[1:end] + with_sum(b"FSQB" + data[end + 4 : -4])
+    return b"\4" + data[1:end] + with_sum(b"FSQB" + data[end + 4 : -4])
 
 
 def header_holds(data: bytes) -> bool:
-    (length,) = struct.unpack_from("<I", data.ljust(_START, b"\0"), 9)
-    return data[:1] == b"\3" and sum_holds(data[_START + length :], b"FSQB")
+    (length,) = struct.unpack_from("<I", data.ljust(_START, b"\0"), 17)
+    return data[:1] == b"\4" and sum_holds(data[_START + length :], b"FSQB")
 
 
 def check_header(data: bytes) -> bool:

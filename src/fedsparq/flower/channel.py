@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from dataclasses import dataclass, field
 
@@ -43,6 +44,12 @@ class Channel:
     """Counted replies that the node may not have heard of yet."""
     open: dict[int, Sent] = field(default_factory=dict)
     """Rounds whose replies may still count."""
+    numbering: int = 0
+    """Which numbering of rounds the node is told."""
+
+    def renumber(self) -> None:
+        """The node has reached a later round than the one it was told, as after the server went back to a backup."""
+        self.numbering = secrets.randbits(63)
 
     def begin(self, sent: Sent) -> None:
         self.open[sent.number] = sent

@@ -121,7 +121,7 @@ def _kind(strategy: Strategy) -> str:
 
 def _link_state(link: Link) -> tuple[dict[str, Any], Arrays]:
     channels = [
-        [node, layout, _listed(each.last), [_listed(one) for one in each.unconfirmed]]
+        [node, layout, _listed(each.last), [_listed(one) for one in each.unconfirmed], each.numbering]
         for (node, layout), each in link.channels.items()
     ]
     streams, arrays = [], dict[str, Any]()
@@ -145,16 +145,18 @@ def _link_state(link: Link) -> tuple[dict[str, Any], Arrays]:
         if down.state is not None:
             own = down.state.arrays()
             arrays |= {f"{number}.state.{name}": own[name] for name in own if name != "feedback.residual"}
-    facts = {"number": link.number, "behind": link.behind, "channels": channels, "streams": streams}
+    facts = {"number": link.number, "numbering": link.numbering, "channels": channels, "streams": streams}
     return facts | {"compressing": sorted(link.compressing), "slowest": link.slowest}, arrays
 
 
 def _restore_link(link: Link, facts: dict[str, Any], arrays: Arrays) -> None:
-    link.number, link.behind, link.slowest = facts["number"], facts["behind"], facts["slowest"]
+    link.number, link.numbering, link.slowest = facts["number"], facts.get("numbering", 0), facts["slowest"]
     link.compressing = {(node, train) for node, train in facts["compressing"]}
     link.channels = {
-        (node, layout): Channel(Acknowledgement(*last), [Acknowledgement(*each) for each in unconfirmed])
-        for node, layout, last, unconfirmed in facts["channels"]
+        (node, layout): Channel(
+            Acknowledgement(*last), [Acknowledgement(*each) for each in unconfirmed], numbering=(*numbering, 0)[0]
+        )
+        for node, layout, last, unconfirmed, *numbering in facts["channels"]
     }
     link.restored = {node for node, _ in link.channels}
     link.streams = {}

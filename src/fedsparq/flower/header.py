@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import struct
 from dataclasses import dataclass, replace
 
@@ -10,11 +11,18 @@ from flwr.app import ConfigRecord, RecordDict
 
 from fedsparq.errors import WireError
 from fedsparq.federate.messages import Broadcast
-from fedsparq.flower.records import Entry
+from fedsparq.flower.records import Entry, entry_of
 
 KEY = "fedsparq"
 _RECORD = "config"
-_VERSION = 3
+_VERSION = 4
+_START = "<BQQI"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+def is_name(text: object) -> bool:
+    """Whether a text may name a federation: the name becomes a folder on each node."""
+    return isinstance(text, str) and _NAME.fullmatch(text) is not None
 
 
 @dataclass(frozen=True)
@@ -34,31 +42,43 @@ class Header:
     """Of that version, where the message has only changes: a node that holds another must say so."""
     omitted: tuple[tuple[int, Entry], ...] = ()
     """Arrays that are as the node holds them, and their indices among all."""
+    numbering: int = 0
+    """Which numbering of rounds the broadcast's is of. A server that does not know what round its node has reached
+    draws a new one: in another numbering a round's number means another round."""
 
     def encode(self) -> bytes:
         bare = replace(self.broadcast, base=0, blobs=(b"",))
         about: dict[str, object] = {"federation": self.federation, "version": self.version, "base": self.base}
         about |= {"digest": self.digest, "omitted": self.omitted}
         text = json.dumps({k: v for k, v in about.items() if v}, separators=(",", ":")).encode()
-        return struct.pack("<BQI", _VERSION, self.session, len(text)) + text + bare.encode()
+        return struct.pack(_START, _VERSION, self.session, self.numbering, len(text)) + text + bare.encode()
 
     @classmethod
     def decode(cls, data: bytes) -> Header:
-        start = struct.calcsize("<BQI")
+        start = struct.calcsize(_START)
         if len(data) < start:
             raise WireError(f"{len(data)} bytes are too few for the header of a broadcast")
-        version, session, length = struct.unpack_from("<BQI", data)
+        version, session, numbering, length = struct.unpack_from(_START, data)
         if version != _VERSION:
             raise WireError("the server runs another version of FedSparQ; install the same on server and nodes")
         try:
             about = json.loads(data[start : start + length])
-            listed = about.pop("omitted", ())
-            omitted = tuple((int(at), (str(name), str(dtype), tuple(shape))) for at, (name, dtype, shape) in listed)
-            if not all(type(value) is (str if key == "federation" else int) for key, value in about.items()):
-                raise ValueError("a name or a number is something else")
-            return cls(session, Broadcast.decode(data[start + length :]), omitted=omitted, **about)
-        except (ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+            omitted = tuple((_count(at), entry_of(entry)) for at, entry in about.pop("omitted", ()))
+            federation = about.pop("federation", "")
+            if federation != "" and not is_name(federation):
+                raise ValueError(f"{str(federation)[:80]!r} is not the name of a federation")
+            numbers = {name: _count(value) for name, value in about.items()}
+            broadcast = Broadcast.decode(data[start + length :])
+            return cls(session, broadcast, federation, omitted=omitted, numbering=numbering, **numbers)
+        except (ValueError, TypeError, AttributeError, RecursionError) as error:
             raise WireError(f"the header of a broadcast cannot be read: {error}") from None
+
+
+def _count(value: object) -> int:
+    """A whole number that fits 64 bits; ValueError for all else."""
+    if type(value) is not int or not 0 <= value < 2**64:
+        raise ValueError(f"{str(value)[:80]!r} is not a count")
+    return value
 
 
 def with_header(content: RecordDict, header: bytes) -> RecordDict:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import secrets
 from collections.abc import Iterable
 from dataclasses import replace
@@ -15,24 +14,24 @@ from fedsparq.errors import OptionError
 from fedsparq.federate.messages import Broadcast
 from fedsparq.flower.blobs import pack, with_beside
 from fedsparq.flower.channel import Channel, Sent
-from fedsparq.flower.header import Header, with_header
+from fedsparq.flower.header import Header, is_name, with_header
 from fedsparq.flower.records import size
 from fedsparq.flower.reports import Reporter
 from fedsparq.flower.stream import WORTH, Base, Stream
 from fedsparq.method import Identity, Method
-
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 class Link:
     """Everything a strategy must remember of its nodes. Messages go out by `address`; `receive` reads the answers."""
 
     def __init__(self, method: Method, downlink: Method | None, federation: str = "") -> None:
-        if federation and not _NAME.fullmatch(federation):
+        if federation and not is_name(federation):
             raise OptionError(f"federation={federation!r}: a name has letters, digits, '.', '_' and '-', at most 64")
         self.method, self.downlink, self.federation = method, downlink, federation
         named = xxhash.xxh3_64_intdigest(federation.encode()) & (2**63 - 1)
         self.session = named if federation else secrets.randbits(63)
+        self.numbering = secrets.randbits(63)
+        """Which numbering of rounds this is: nodes may remember rounds of other runs by the same numbers."""
         self.number = 0
         """The last round that messages were made for."""
         self.channels: dict[tuple[int, int], Channel] = {}
@@ -43,7 +42,6 @@ class Link:
         self.report = Reporter()
         self.set_up = ""
         """What a node said is wrong with the set-up."""
-        self.behind = 0
         self.slowest = 0.0
         """How long the slowest reply of the last rounds took."""
         self.open: list[Sent] = []
@@ -69,7 +67,7 @@ class Link:
                     self.report.add(down_bytes=sum(map(size, message.content.array_records.values())))
         trained = {message.metadata.dst_node_id for message, _, train in ours if train}
         if trained:
-            self.number = max(self.number, self.behind) + 1
+            self.number += 1
             if self.restored and not trained & self.restored:
                 self.report.once(
                     "no node of the checkpoint takes part: what those still owe is not in this run. A simulation has "
@@ -113,7 +111,7 @@ class Link:
             self.give_up(sent)
 
     def channel(self, sent: Sent) -> Channel:
-        return self.channels.setdefault((sent.node, sent.base.layout.digest), Channel())
+        return self.channels.setdefault((sent.node, sent.base.layout.digest), Channel(numbering=self.numbering))
 
     def stream(self, base: Base) -> Stream:
         digest = base.template.digest
@@ -161,6 +159,7 @@ class Link:
         base, node, compressing = sent.base, sent.node, (sent.node, sent.train) in self.compressing
         key = next(iter(content.array_records))
         header = Header(self.session, self._broadcast(sent, hold=False), self.federation)
+        header = replace(header, numbering=self.channel(sent).numbering)
         record = base.record
         if stream is not None and stream.method is not None and (compressing or stream.is_exact):
             header = replace(header, version=stream.version, broadcast=replace(header.broadcast, hold=True))

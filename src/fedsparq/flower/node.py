@@ -36,6 +36,9 @@ from fedsparq.wire import encode
 BEHIND = "fedsparq behind: "
 """How an error begins that says which round a node has answered already."""
 
+_NUMBERING = "numbering"
+"""The array of a state that says which numbering its round is of."""
+
 LARGE = 1 << 25
 """From so many parameters on, what the app left behind is collected: PyTorch's optimizers refer to themselves, and
 their moments, twice the model's size, would stay while it is compressed."""
@@ -96,7 +99,7 @@ class Turn:
             raise WireError("the message's arrays are not those that its header names: both sides need one version")
         loaded = store.load(self._number, layout)
         self.remarks += [loaded.remark] if loaded.remark else []
-        state = loaded.state
+        state = self._renumbered(loaded.state, store)
         if state and state.round == broadcast.round and state.in_flight:
             return self._again(state)
         if state and state.round >= broadcast.round:
@@ -152,6 +155,7 @@ class Turn:
             round=broadcast.round,
             waiting=state.waiting,
             in_flight=made,
+            memory={_NUMBERING: np.array([self.header.numbering], np.uint64)},
             attachment=attachment(sent_key, about, beside.encode()),
         )
         store.save(self._number, kept)
@@ -165,6 +169,18 @@ class Turn:
         if self.header.version and not self.header.base and evaluates_with(self.mod):
             said["evaluates"] = True
         return RecordDict({**about, key: record, **({KEY: said} if said else {})})
+
+    def _renumbered(self, state: ClientState | None, store: NodeStore) -> ClientState | None:
+        """The state, its round 0 where its number is of another numbering than the broadcast's.
+
+        It is saved so at once: files are named by their rounds, and the newest must not be taken for an older one.
+        """
+        own = np.array([self.header.numbering], np.uint64)
+        if state is None or np.array_equal(state.memory.get(_NUMBERING, np.zeros(1, np.uint64)), own):
+            return state
+        state = replace(state, round=0, memory={_NUMBERING: own})
+        store.save(self._number, state)
+        return state
 
     def _again(self, state: ClientState) -> Message:
         """The same message again gets the same reply again, though the app is not called."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 
 from flwr.app import Error, Message, MessageType, RecordDict
@@ -84,9 +83,8 @@ def _failed(link: Link, reply: Message, sent: Sent) -> Arrived:
         link.set_up = f"{reason} {_ORDER}"
     elif reason.startswith(SET_UP):
         link.set_up = reason.removeprefix(SET_UP)
-    match = re.search(f"{BEHIND}(\\d+)", reason)
-    if match:
-        link.behind = max(link.behind, int(match[1]))
+    if BEHIND in reason and sent.train:  # how far it says it is, is its own affair
+        link.channel(sent).renumber()
     said = link.set_up or reason
     link.report.note(sent.node, sent.number, said)
     link.report.reasons[said] = link.report.reasons.get(said, 0) + 1

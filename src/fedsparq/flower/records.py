@@ -31,6 +31,16 @@ Entry = tuple[str, str, tuple[int, ...]]
 """An array without its values: name, type, shape."""
 
 
+def entry_of(listed: Any) -> Entry:
+    """An entry as JSON has it; ValueError or TypeError for what is none."""
+    name, dtype, shape = listed
+    if not (isinstance(name, str) and isinstance(dtype, str)):
+        raise ValueError("the name or the type of an array is not a text")
+    if not all(type(length) is int and 0 <= length < 2**32 for length in shape):
+        raise ValueError(f"an array cannot have the shape {str(shape)[:80]}")
+    return name, dtype, tuple(shape)
+
+
 @dataclass(frozen=True)
 class Template:
     """The arrays of a record without their values. Trained floats are compressed; all others travel exactly.
@@ -65,10 +75,8 @@ class Template:
     @classmethod
     def from_json(cls, text: str) -> Template:
         try:
-            return cls(
-                tuple((str(name), str(dtype), tuple(map(int, shape))) for name, dtype, shape in json.loads(text))
-            )
-        except (ValueError, TypeError, OverflowError, RecursionError) as error:
+            return cls(tuple(map(entry_of, json.loads(text))))
+        except (ValueError, TypeError, RecursionError) as error:
             raise WireError(f"the names and shapes of a model cannot be read: {error}") from None
 
     def check(self, record: Mapping[str, Array]) -> None:
