@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from fedsparq.flower.header import Header, with_header, without_header
 from flwr.app import Context, Message
 from flwr.serverapp.strategy import FedAvg
 from toy import client_app, model, step
@@ -14,7 +15,6 @@ from fedsparq import DiskStore, Identity, Mean, Method, OptionError, Step, decod
 from fedsparq.engines.blobs import unwrap
 from fedsparq.federate.messages import Reply
 from fedsparq.flower import Compressed, FedSparQ, compress
-from fedsparq.flower.header import Header, with_header, without_header
 from fedsparq.flower.records import layout_of
 from fedsparq.methods.registry import METHODS
 from flower_models import to_model

@@ -1,79 +1,60 @@
-"""Whole numbers on their way through strategies that know only floats."""
+"""Integers on their way through strategies that know only floats."""
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
 from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.serverapp.strategy import Strategy
-from numpy.typing import NDArray
 
-from fedsparq.flower.records import to_array, view
-from fedsparq.flower.wrappers import PRIVATE
+from fedsparq.federate.exact import ArraySpec, same
+from fedsparq.flower.advice import PRIVATE
+from fedsparq.flower.records import cast
 
 
 class Integers:
-    """What nodes say of a model's integer arrays in a round.
+    """The integer arrays of a model in a round.
 
-    Clipping multiplies updates, which whole numbers cannot bear: strategies that clip are not shown them, and the
-    largest of the nodes' values is taken. Other strategies average them as floats, which have no room for large ones:
-    where all nodes say the same, that is taken as it is.
+    Clipping multiplies updates, which integers cannot bear: strategies that clip are not shown them, and the server's
+    stay; the largest of the nodes' would be one node's in clear. Other strategies average integers as floats, which
+    have no room for large ones: those that no node changed stay exact.
     """
 
     def __init__(self, strategy: Strategy) -> None:
         self._withholds = isinstance(strategy, PRIVATE)
-        self._low: dict[str, NDArray[Any]] = {}
-        self._high: dict[str, NDArray[Any]] = {}
+        self._model, self._changed = ArrayRecord(), set[str]()
 
-    def begin(self) -> None:
-        self._low, self._high = {}, {}
+    def begin(self, model: ArrayRecord) -> ArrayRecord:
+        """Start a round; the model as the strategy is shown it."""
+        self._model, self._changed = model, set()
+        return self._shown(model)
 
-    def withheld(self, arrays: ArrayRecord) -> ArrayRecord:
-        """The arrays that the strategy is shown."""
-        if not self._withholds or not any(_whole(array.dtype) for array in arrays.values()):
-            return arrays
-        return ArrayRecord({name: array for name, array in arrays.items() if not _whole(array.dtype)})
-
-    def put_into(self, message: Message, shown: ArrayRecord, arrays: ArrayRecord) -> None:
+    def put_into(self, message: Message, shown: ArrayRecord) -> None:
         """Give a message of the strategy's the integers that it was not shown."""
-        for key, record in message.content.array_records.items():
+        for key, record in message.content.array_records.items() if shown is not self._model else ():
             if list(record) == list(shown):
-                whole = arrays if record is shown else ArrayRecord({n: record.get(n, arrays[n]) for n in arrays})
-                message.content = RecordDict({**message.content, key: whole})
+                whole = ArrayRecord({name: record.get(name, self._model[name]) for name in self._model})
+                message.content = RecordDict({**message.content, key: self._model if record is shown else whole})
 
     def seen(self, arrays: ArrayRecord) -> ArrayRecord:
-        """Note a node's integers; its arrays as the strategy is shown them."""
+        """A node's arrays as the strategy is shown them."""
         for name, array in arrays.items():
-            if _whole(array.dtype):
-                value = view(array)
-                if name in self._low and self._low[name].shape != value.shape:
-                    continue
-                self._low[name] = np.minimum(self._low.get(name, value), value)
-                self._high[name] = np.maximum(self._high.get(name, value), value)
-        return self.withheld(arrays)
+            if _is_integer(array.dtype) and not (name in self._model and same(array, self._model[name])):
+                self._changed.add(name)
+        return self._shown(arrays)
 
-    def whole(self, cast: ArrayRecord, aggregated: ArrayRecord, before: ArrayRecord) -> ArrayRecord:
-        """The model in its own types and order, its integers exact."""
-        out = {}
-        for name in [*before, *(name for name in cast if name not in before)]:
-            if name in cast:
-                out[name] = cast[name]
-                if name in self._low and _whole(cast[name].dtype):
-                    out[name] = to_array(self._agreed(name, view(cast[name]), view(aggregated[name])))
-            elif self._withholds and name in before and _whole(before[name].dtype):
-                value = self._high.get(name)
-                out[name] = before[name] if value is None else to_array(np.asarray(value))
-        return ArrayRecord(out)
+    def whole(self, aggregated: ArrayRecord) -> ArrayRecord:
+        """The next model in its own types and order."""
+        arrays, before = cast(aggregated, ArraySpec.of(self._model)), self._model
+        for name, array in before.items():
+            if _is_integer(array.dtype) and (self._withholds or (name in arrays and name not in self._changed)):
+                arrays[name] = array
+        ordered = [*(name for name in before if name in arrays), *(name for name in arrays if name not in before)]
+        return ArrayRecord({name: arrays[name] for name in ordered})
 
-    def _agreed(self, name: str, rounded: NDArray[Any], result: NDArray[Any]) -> NDArray[Any]:
-        """Rounded results, but what all nodes agreed on where the result is that, as far as floats can tell."""
-        low, high = self._low[name], self._high[name]
-        if low.shape != rounded.shape or low.dtype != rounded.dtype:
-            return rounded
-        near = np.isclose(result.astype(np.float64), low.astype(np.float64), rtol=1e-12, atol=1e-3)
-        return np.asarray(np.where((low == high) & near, low, rounded), rounded.dtype)
+    def _shown(self, arrays: ArrayRecord) -> ArrayRecord:
+        if not self._withholds or not any(_is_integer(array.dtype) for array in arrays.values()):
+            return arrays
+        return ArrayRecord({name: array for name, array in arrays.items() if not _is_integer(array.dtype)})
 
 
-def _whole(dtype: str) -> bool:
+def _is_integer(dtype: str) -> bool:
     return dtype.startswith(("int", "uint", "bool"))

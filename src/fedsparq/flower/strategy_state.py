@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp.strategy import Strategy
 
 from fedsparq.errors import OptionError
-from fedsparq.flower.records import pack_arrays, unpack_arrays
+from fedsparq.federate.exact import pack_arrays, unpack_arrays
+from fedsparq.flower.advice import PRIVATE, layers
+from fedsparq.flower.records import to_record
 from fedsparq.layout import Arrays
 
 _MOMENTS = ("current_arrays", "momentum_vector", "m_t", "v_t", "clipping_norm", "current_bst")
@@ -20,19 +22,25 @@ KEPT = (*_MOMENTS, *_TURNS)
 """What Flower's own strategies keep from one round to the next."""
 
 
+@runtime_checkable
+class Resumable(Protocol):
+    """A strategy that says itself what it must not lose."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
 def check_state_known(strategy: Strategy) -> None:
     """Refuse a strategy whose state we cannot know, before anything has started."""
-    if _own_state(strategy):
-        return
-    kind = type(strategy)
-    if not kind.__module__.startswith("flwr."):
-        raise OptionError(
-            f"a checkpoint cannot know what {kind.__name__} remembers between rounds: give it state_dict() and "
-            "load_state_dict(state), with numbers, words, arrays, lists and dicts in it"
-        )
-    inner = getattr(strategy, "strategy", None)
-    if isinstance(inner, Strategy):
-        check_state_known(inner)
+    for each in layers(strategy):
+        if isinstance(each, Resumable):
+            return
+        if not type(each).__module__.startswith("flwr."):
+            raise OptionError(
+                f"a checkpoint cannot know what {type(each).__name__} remembers between rounds: give it state_dict() "
+                "and load_state_dict(state), with numbers, words, arrays, lists and dicts in it"
+            )
 
 
 def state_of(strategy: Strategy) -> tuple[Any, Arrays]:
@@ -69,25 +77,30 @@ def set_random_state(facts: Any, arrays: Arrays) -> None:
         np.random.set_state((kind, arrays["numpy"].astype(np.uint32), place, has_gauss, gauss))
 
 
-def _own_state(strategy: Strategy) -> bool:
-    return callable(getattr(strategy, "state_dict", None)) and callable(getattr(strategy, "load_state_dict", None))
-
-
 def _state(strategy: Strategy) -> dict[str, Any]:
-    if _own_state(strategy):
-        return {"own": strategy.state_dict()}  # type: ignore[attr-defined]
-    state = {name: getattr(strategy, name) for name in KEPT if name in vars(strategy)}
-    inner = getattr(strategy, "strategy", None)
-    return {**state, "strategy": _state(inner)} if isinstance(inner, Strategy) else state
+    if isinstance(strategy, Resumable):
+        return {"own": strategy.state_dict()}
+    state = {name: getattr(strategy, name) for name in KEPT if hasattr(strategy, name)}
+    if not isinstance(strategy, PRIVATE):
+        return state
+    accountant = getattr(strategy, "accountant", None)
+    spent = {} if accountant is None else {"accountant": accountant.state_dict()}
+    return {**state, **spent, "strategy": _state(strategy.strategy)}
 
 
-def _restore(strategy: Strategy, state: dict[str, Any]) -> None:
+def _restore(strategy: Any, state: dict[str, Any]) -> None:
     if "own" in state:
-        strategy.load_state_dict(state["own"])  # type: ignore[attr-defined]
+        strategy.load_state_dict(state["own"])
         return
     for name, value in state.items():
         if name == "strategy":
-            _restore(strategy.strategy, value)  # type: ignore[attr-defined]
+            _restore(strategy.strategy, value)
+        elif name == "accountant":
+            if strategy.accountant is None:
+                raise OptionError(
+                    "the checkpoint's accountant is missing in this strategy: what was spent would be lost"
+                )
+            strategy.accountant.load_state_dict(value)
         else:
             setattr(strategy, name, value)
 
@@ -127,7 +140,7 @@ def _unpacked(packed: Any, arrays: Arrays) -> Any:
     if kind == "bytes":
         return arrays[value].tobytes()
     if kind == "record":
-        return ArrayRecord(unpack_arrays(arrays[value].tobytes()))
+        return to_record(unpack_arrays(arrays[value].tobytes()))
     if kind == "dict":
         return {_unpacked(key, arrays): _unpacked(each, arrays) for key, each in value}
     if kind in ("MetricRecord", "ConfigRecord"):
