@@ -282,7 +282,7 @@ class Former:
 
 def test_attributes_of_before_there_were_traits_are_read_with_a_warning() -> None:
     parts = Former.Compressor(), Former.Feedback(), (Former.Rule(),), Former.Aggregator()
-    with pytest.warns(DeprecationWarning) as warned:
+    with pytest.warns(DeprecationWarning, match="traits") as warned:
         made = Method(*parts)
     assert {str(each.message).split()[0] for each in warned} == {"Compressor", "Feedback", "Rule", "Aggregator"}
     expected = {

@@ -1,15 +1,17 @@
-"""Arrays and facts in one safetensors file that tells when it was damaged, and files that survive a crash."""
+"""Arrays and facts in one safetensors file that tells when it was damaged, files that survive a crash, and a lock."""
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
 import mmap
 import os
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, BinaryIO
 
 import numpy as np
 import xxhash
@@ -113,25 +115,76 @@ def rest(data: memoryview) -> None:
         data.obj.madvise(mmap.MADV_DONTNEED)
 
 
+@contextmanager
+def exclusive(folder: Path) -> Iterator[None]:
+    """Hold the lock of a folder, which is created if it is missing; wait while another thread or process holds it.
+
+    It cannot be taken twice by one thread: that waits for ever. The kernel releases it when its process ends.
+    """
+    descriptor = _locked(folder)
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _locked(folder: Path) -> int:
+    path = folder / "lock"
+    try:
+        while True:
+            make_folder(folder, private=True)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if is_at(descriptor, path):
+                return descriptor
+            os.close(descriptor)  # the folder was removed while this waited
+    except OSError as error:
+        raise RunError(f"{folder} cannot be locked: {error.strerror or error}") from error
+
+
+def is_at(descriptor: int, path: Path) -> bool:
+    """Whether an open file is still the one of this name: its folder may have been removed since."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
+
+
 def remove_scratch(folder: Path) -> None:
     """Remove what killed processes had not written to the end; for who holds the folder's lock."""
     for path in folder.rglob(f".*.[0-9]*{SCRATCH}"):
         path.unlink(missing_ok=True)
 
 
-def write_safely(
-    path: Path, data: bytes | Sequence[bytes | memoryview], mode: int | None = None, *, durable: bool = True
-) -> None:
-    """Write a file so that at any moment either the old or the new one is there, whole. `mode`: who may read it.
+def create(path: Path, private: bool = False) -> BinaryIO:
+    """Create a file and open it for writing. FileExistsError if the name is taken, even by a link that leads nowhere.
 
-    `data` may come in several parts. What need not survive a power failure is not `durable`, and not waited for.
+    A `private` file is its owner's alone from the moment it exists; any other is as the umask says.
     """
-    scratch = path.with_name(f".{path.name}.{os.getpid()}{SCRATCH}")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+    return os.fdopen(os.open(path, flags, 0o600 if private else 0o666), "wb")
+
+
+def open_lock(path: Path) -> IO[bytes]:
+    """Open a private file to lock, creating it if there is none. A symbolic link is not followed."""
     try:
-        _make_folder(path.parent)
-        with scratch.open("wb") as file:
-            if mode is not None:
-                os.fchmod(file.fileno(), mode)
+        return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600), "r+b")
+    except OSError as error:
+        raise RunError(f"cannot open {path} to lock it: {error.strerror or error}") from None
+
+
+def write_safely(
+    path: Path, data: bytes | Sequence[bytes | memoryview], *, private: bool = False, durable: bool = True
+) -> None:
+    """Write a file so that at any moment either the old or the new one is there, whole.
+
+    A `private` file, and the folders that are made for it, are their owner's alone (0600 and 0700). `data` may come in
+    several parts. What need not survive a power failure is not `durable`, and not waited for.
+    """
+    scratch = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}{SCRATCH}")
+    try:
+        make_folder(path.parent, private)
+        with create(scratch, private) as file:
             file.writelines([data] if isinstance(data, bytes) else data)
             file.flush()
             if durable:
@@ -145,11 +198,11 @@ def write_safely(
         raise RunError(f"could not write {path}: {error.strerror or error}; nothing that was there is lost") from error
 
 
-def _make_folder(folder: Path) -> None:
+def make_folder(folder: Path, private: bool = False) -> None:
     """Make a folder and those above it, so that they are still there after a power failure."""
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     for path in reversed(missing):
-        path.mkdir(exist_ok=True)
+        path.mkdir(0o700 if private else 0o777, exist_ok=True)
         sync_folder(path.parent)
 
 

@@ -352,9 +352,9 @@ class State:
         return replace(self, plan=plan)
 
     def save(self, path: Path | str) -> None:
-        """Write the state as one safetensors file; when this returns, it is safe."""
+        """Write the state as one safetensors file, readable by its owner only; when this returns, it is safe."""
         about = {"version": self.VERSION, "layout": f"{self.layout.digest:016x}", "rules": len(self.rules)}
-        write_safely(Path(path), pack(about, self.arrays()))
+        write_safely(Path(path), pack(about, self.arrays()), private=True)
 
     @classmethod
     def load(cls, path: Path | str, layout: Layout) -> State:

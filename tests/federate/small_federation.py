@@ -65,10 +65,9 @@ def reply(
 
 
 def broadcast(number: int, last: Acknowledgement | None = None, name: str = "fedsparq", **options: object) -> Broadcast:
-    asked = identity(method(name, **options))
-    return Broadcast(
-        number, last or Acknowledgement(), LAYOUT.digest, asked, 0, False, (Model(vector(0)).encode(LAYOUT),)
-    )
+    chosen, model = method(name, **options), Model(vector(0)).encode(LAYOUT)
+    plan = chosen.plan(LAYOUT)
+    return Broadcast(number, last or Acknowledgement(), LAYOUT.digest, identity(chosen), 0, False, (model,), plan=plan)
 
 
 def counted(state: ClientState, share: float = 1.0) -> Acknowledgement:

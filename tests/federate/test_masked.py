@@ -129,7 +129,7 @@ def test_what_is_sent_says_nothing_without_its_masks(tmp_path: Path) -> None:
 def test_secrets_are_for_their_owner_alone(tmp_path: Path) -> None:
     Federation(tmp_path).play((4,) * CLIENTS)
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
-    assert {path.name for path in files} == {"member.safetensors", "node.key", "node.pub", "known.json"}
+    assert {path.name for path in files} == {"member.safetensors", "node.key", "node.pub", "known.json", "lock"}
     assert all(path.stat().st_mode & 0o077 == 0 for path in files)
 
 

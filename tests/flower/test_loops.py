@@ -16,12 +16,12 @@ from flwr.serverapp.strategy import (
 )
 from toy import client_app, model, step, values
 
-from fedsparq import decode
+from fedsparq import DiskStore, decode
 from fedsparq.engines.blobs import unwrap
+from fedsparq.federate.exact import to_vector
 from fedsparq.federate.messages import Reply
 from fedsparq.flower import Compressed, FedSparQ, compress
-from fedsparq.flower.records import layout_of, to_vector
-from fedsparq.flower.stores import FileStore
+from fedsparq.flower.records import layout_of
 from inprocess_grid import InProcessGrid
 
 
@@ -179,7 +179,7 @@ def test_with_several_rounds_in_flight_nothing_is_lost_and_nothing_counts_twice(
     assert counted == set(sent) - lost
     (session,) = tmp_path.iterdir()
     for node in (100, 101, 102):
-        store = FileStore(session / f"node-{node}" / f"{layout.digest:016x}")
+        store = DiskStore(session / f"node-{node}" / f"{layout.digest:016x}")
         state = store.load(node - 100, layout).state
         waiting = {Reply.decode(reply).round: Reply.decode(reply) for reply in state.undecided}
         # What the server has counted, but not told yet, is still in flight here: it must not be counted twice below.

@@ -10,17 +10,18 @@ from flwr.clientapp.mod import LocalDpMod, adaptiveclipping_mod, fixedclipping_m
 from flwr.serverapp.strategy import (
     DifferentialPrivacyClientSideAdaptiveClipping,
     DifferentialPrivacyClientSideFixedClipping,
+    DifferentialPrivacyServerSideAdaptiveClipping,
     DifferentialPrivacyServerSideFixedClipping,
     FedAvg,
+    Strategy,
 )
 from toy import SHAPES, client_app, model, values
 
-from fedsparq import Mean, OptionError
+from fedsparq import DiskStore, Mean, OptionError
 from fedsparq.aggregate import PrivateMean
 from fedsparq.errors import RunError
 from fedsparq.flower import Compressed, FedSparQ, compress
 from fedsparq.flower.records import layout_of
-from fedsparq.flower.stores import FileStore
 from inprocess_grid import InProcessGrid
 
 CLIP = 0.2
@@ -99,7 +100,7 @@ def test_what_is_clipped_off_stays_in_the_residual(tmp_path):
     assert max(inner.norms) <= CLIP
     layout = layout_of(start)
     (folder,) = tmp_path.glob(f"run-*/node-100/{layout.digest:016x}")
-    state = FileStore(folder).load(0, layout).state
+    state = DiskStore(folder).load(0, layout).state
     arrived = result.arrays["w.weight"].numpy() - start["w.weight"].numpy()
     np.testing.assert_allclose(arrived + state.compression.residual, np.sum(clipped, axis=0), atol=1e-5)
 
@@ -130,7 +131,7 @@ def test_after_local_noise_nothing_is_kept_clipped_or_corrected(tmp_path, caplog
     layout = layout_of(model(counters=False))
     for number in range(3):
         (folder,) = tmp_path.glob(f"run-*/node-{100 + number}/{layout.digest:016x}")
-        assert FileStore(folder).load(number, layout).state.compression.residual is None
+        assert DiskStore(folder).load(number, layout).state.compression.residual is None
 
 
 @pytest.mark.parametrize("mod", [fixedclipping_mod, LocalDpMod(1.0, 1.0, 1.0, 1e-5)])
@@ -247,3 +248,74 @@ def test_flowers_own_secure_sums_fail_rather_than_send_updates_in_clear():
     for mods in ((compress(), secaggplus_mod), (secaggplus_mod, compress())):
         with pytest.raises(RunError, match="ended without a model"):
             Compressed(quiet()).start(InProcessGrid([client_app(*mods)] * 3), model(), num_rounds=1, timeout=1)
+
+
+class Relay(Strategy):
+    """A strategy of somebody's around another one, under a name of its own for it."""
+
+    def __init__(self, relayed):
+        self.relayed = relayed
+
+    def configure_train(self, server_round, arrays, config, grid):
+        return self.relayed.configure_train(server_round, arrays, config, grid)
+
+    def aggregate_train(self, server_round, replies):
+        return self.relayed.aggregate_train(server_round, replies)
+
+    def configure_evaluate(self, server_round, arrays, config, grid):
+        return self.relayed.configure_evaluate(server_round, arrays, config, grid)
+
+    def aggregate_evaluate(self, server_round, replies):
+        return self.relayed.aggregate_evaluate(server_round, replies)
+
+    def summary(self): ...
+
+
+WRAPPERS = {
+    "server-fixed": lambda inner: DifferentialPrivacyServerSideFixedClipping(inner, 1e-6, 1e6, 3),
+    "server-adaptive": lambda inner: DifferentialPrivacyServerSideAdaptiveClipping(inner, 1e-6, 3, 1e6),
+    "client-fixed": lambda inner: DifferentialPrivacyClientSideFixedClipping(inner, 1e-6, 1e6, 3),
+    "client-adaptive": lambda inner: DifferentialPrivacyClientSideAdaptiveClipping(inner, 1e-6, 3, 1e6),
+}
+ORDERS = {
+    "inside": lambda private: Compressed(private(quiet())),
+    "outside": lambda private: private(Compressed(quiet())),
+    "inside another": lambda private: Compressed(Relay(private(quiet()))),
+    "outside with another between": lambda private: private(Relay(Compressed(quiet()))),
+    "around a private one": lambda private: Compressed(
+        DifferentialPrivacyServerSideFixedClipping(Relay(private(quiet())), 0.0, 1e6, 3)
+    ),
+}
+
+
+def telling(message, context, call_next):
+    """A client whose integers say which one it is."""
+    reply = call_next(message, context)
+    number = int(context.node_config["partition-id"])
+    arrays = dict(reply.content["arrays"])
+    arrays["bn.num_batches_tracked"] = Array(np.array(1000 + number, np.int64))
+    if "mask" in arrays:
+        arrays["mask"] = Array(np.array([number == 1, number == 2, True]))
+    reply.content["arrays"] = ArrayRecord(arrays)
+    reply.content["metrics"]["norm_bit"] = 1
+    return reply
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_integers_of_clients_are_not_released_by_differential_privacy(wrapper, order):
+    """No noise covers them, so the server's own stay: in the result, and in what every round's clients are sent."""
+    random.seed(0)
+    seen: list[ArrayRecord] = []
+    start = model()
+    if order.startswith("outside"):
+        del start["mask"]  # Flower's own clipping and noise cannot take booleans
+    grid = InProcessGrid([client_app(compress(), telling, seen=seen)] * 3)
+    result = ORDERS[order](WRAPPERS[wrapper]).start(grid, start, num_rounds=3, timeout=1)
+    assert len(seen) == 9
+    assert list(result.arrays) == list(start)
+    for arrays in (*seen, result.arrays):
+        for name in {"bn.num_batches_tracked", "mask"} & {*start}:
+            assert arrays[name].dtype == start[name].dtype
+            np.testing.assert_array_equal(arrays[name].numpy(), start[name].numpy())
+    assert np.abs(result.arrays["fc.weight"].numpy() - start["fc.weight"].numpy()).max() > 1e-3

@@ -1,6 +1,7 @@
 """`fedsparq states` lists what nodes keep on a machine, and removes what nobody needs any more."""
 
 import fcntl
+import os
 import shutil
 import threading
 from types import SimpleNamespace
@@ -10,11 +11,11 @@ from flwr.serverapp.strategy import FedAvg
 from toy import client_app, model
 from typer.testing import CliRunner
 
+from fedsparq import DiskStore
 from fedsparq.cli.app import app
 from fedsparq.cli.states import states  # noqa: F401  (joins the application)
 from fedsparq.errors import OptionError, RunError
 from fedsparq.flower import Compressed, compress
-from fedsparq.flower.stores import FileStore
 from inprocess_grid import InProcessGrid
 
 
@@ -42,7 +43,7 @@ def test_states_are_listed_and_removed(tmp_path):
 def test_a_node_that_comes_while_its_state_is_removed_starts_anew_and_loses_no_lock(tmp_path, monkeypatch):
     """The lock is held until the folder is gone; who waited for it does not go on in a folder without a name."""
     folder = tmp_path / "federation-f" / "node-1" / "00"
-    store, entered = FileStore(folder), []
+    store, entered = DiskStore(folder), []
     with store.locked():
         pass
 
@@ -63,3 +64,18 @@ def test_a_node_that_comes_while_its_state_is_removed_starts_anew_and_loses_no_l
     CliRunner().invoke(app, ["states", "--folder", str(tmp_path), "--remove", "federation-f"], catch_exceptions=False)
     waiters[0].join(10)
     assert entered == [True]
+
+
+def test_what_nodes_and_the_server_keep_is_their_owners_alone(tmp_path):
+    before = os.umask(0o022)
+    try:
+        folders = {"federation": "f", "checkpoint": tmp_path / "all" / "server"}
+        strategy = Compressed(FedAvg(fraction_evaluate=0.0), downlink="float16", **folders)
+        grid = InProcessGrid([client_app(compress(state=tmp_path / "all" / "nodes"))] * 2)
+        strategy.start(grid, model(), num_rounds=2, timeout=1)
+    finally:
+        os.umask(before)
+    modes = {path: path.stat().st_mode & 0o777 for path in [tmp_path / "all", *(tmp_path / "all").rglob("*")]}
+    assert {mode for path, mode in modes.items() if path.is_file()} == {0o600}
+    assert {mode for path, mode in modes.items() if path.is_dir()} == {0o700}
+    assert len([path for path in modes if path.is_file()]) >= 8

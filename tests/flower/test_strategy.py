@@ -87,7 +87,7 @@ def test_types_and_integers_come_back_as_they_went(index):
 def test_clipping_strategies_bear_integers(wrapper):
     """Flower's own clipping fails on integer arrays; behind ours it never sees them."""
     got, _ = play(Compressed(wrapper()), [client_app(compress())] * 3, rounds=2)
-    assert got["bn.num_batches_tracked"].numpy() == 9
+    assert got["bn.num_batches_tracked"].numpy() == 7  # no noise would cover the clients'
     assert list(got) == list(model())
 
 

@@ -21,6 +21,7 @@ import fedsparq
 from fedsparq import Layout, Method, Payload, Update
 from fedsparq.methods import METHODS
 from fedsparq.payload.streams import ZSTD_VERSION
+from fedsparq.protocols import ModelAccumulator
 
 FILE = Path(__file__).with_name("net.json")
 ROUNDS, CLIENTS = 5, 2
@@ -117,7 +118,7 @@ def _rounds(method: Method, layout: Layout, share: float) -> Iterator[dict[str, 
     for number in range(1, ROUNDS + 1):
         found, payloads = dict[str, list[NDArray[Any]]](), list[Payload]()
         plan, accumulator = method.plan(layout, server), method.aggregator.open(layout, server)
-        if hasattr(accumulator, "begin"):
+        if isinstance(accumulator, ModelAccumulator):
             accumulator.begin(model, None, number)
         for client, before in enumerate(states):
             state = method.begin(before, number)
@@ -139,7 +140,7 @@ def _rounds(method: Method, layout: Layout, share: float) -> Iterator[dict[str, 
             _collect(found, "server", {"mean": aggregate.mean})
         change = model - before_step
         for client, payload in enumerate(payloads):
-            if method.hears or (method.conserving and share < 1):
+            if method.traits.needs_acks or (method.traits.conserves_mass and share < 1):
                 states[client] = method.acknowledge(states[client], payload, share, change, 1, 0.125)
             _collect(found, "state", states[client].arrays())
         _collect(found, "server", {"model": model, "shares": np.array(list(aggregate.shares.values()))})

@@ -71,12 +71,8 @@ def say_left_out(written: Report) -> None:
 
 def need_torch() -> None:
     """An error that says what to install, before anything slow is imported."""
-    for name in ("torch", "flwr_datasets", "matplotlib"):
-        try:
-            found = find_spec(name) is not None
-        except ImportError:
-            found = False
-        if not found:
+    for name in ("torch", "datasets", "matplotlib"):
+        if find_spec(name) is None:
             raise MissingExtraError(f"this command needs {name}: pip install 'fedsparq[torch]'")
 
 

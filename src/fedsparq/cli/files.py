@@ -51,8 +51,9 @@ def apply(
 def restore(
     message: Annotated[Path, typer.Argument(help="A message that was not sent, or did not count.")],
     residual: Residual,
+    method: Annotated[str | None, typer.Option(help="The residual's method, if it is package.module:function.")] = None,
 ) -> None:
     """Put a message back into the residual that it came from, and remove it."""
     from fedsparq.large import restore as put_back
 
-    say(f"Message {put_back(message, residual)} is back in {residual}")
+    say(f"Message {put_back(message, residual, method=method)} is back in {residual}")

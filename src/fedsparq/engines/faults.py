@@ -46,7 +46,7 @@ class Delayed:
         messages |= {f"last.{client}": message for client, message in self.last.items()}
         about = {"late": [client for client, _ in self.late], "last": list(self.last)}
         arrays = {name: np.frombuffer(message, np.uint8) for name, message in messages.items()}
-        write_safely(folder / f"{number}.safetensors", pack(about, arrays))
+        write_safely(folder / f"{number}.safetensors", pack(about, arrays), private=True)
 
     @classmethod
     def load(cls, folder: Path, number: int) -> Delayed:

@@ -21,7 +21,7 @@ from fedsparq.experiments.naming import differences
 from fedsparq.federate.model import Model
 from fedsparq.layout import Layout
 from fedsparq.results.records import ClassCounts, Round
-from fedsparq.specs import RunSpec, check, read_toml
+from fedsparq.specs import RunSpec, read_spec
 
 MOST_KEPT = 16_000_000
 """Checkpoint and client states of a finished run stay if they take no more bytes: then rounds can be added to it."""
@@ -127,7 +127,7 @@ class RunFolder:
     def ask(self, number: int) -> None:
         """Note, before any client is asked, that a round is opened."""
         asked = [*self._asked, str(number)]
-        write_safely(self.state / "asked", "".join(f"{each}\n" for each in asked).encode())
+        write_safely(self.state / "asked", "".join(f"{each}\n" for each in asked).encode(), private=True)
 
     @property
     def asked_again(self) -> int:
@@ -196,7 +196,7 @@ class RunFolder:
         return summary
 
     def _spec(self) -> RunSpec:
-        return check(RunSpec, read_toml(self.path / "spec.toml"), str(self.path / "spec.toml"))
+        return read_spec(self.path / "spec.toml")
 
 
 def _age(path: Path) -> int:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from fedsparq.archive import is_at
 from fedsparq.errors import RunError
 
 NAME = ".lock"
@@ -63,16 +64,9 @@ def _take(folder: Path) -> int:
             raise RunError(f"{held}; wait until it has ended, or choose another --out") from None
         except OSError as error:
             warnings.warn(f"{folder} cannot be locked ({error.strerror}): start one run in it only", stacklevel=5)
-        if _is_same(descriptor, path):
+        if is_at(descriptor, path):
             break
         os.close(descriptor)  # its holder removed it in between
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, str(os.getpid()).encode(), 0)
     return descriptor
-
-
-def _is_same(descriptor: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
-        return False

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsparq.errors import FedSparQError
-from fedsparq.specs import RunSpec, check, read_toml
+from fedsparq.specs import RunSpec, read_spec
 from fedsparq.specs.tables import slug
 
 _IN_FOLDER_NAME = (
@@ -51,7 +51,7 @@ def begun_spec(folder: Path) -> RunSpec | None:
     """What a folder says it holds; None where it says nothing that can be read."""
     path = folder / "spec.toml"
     try:
-        return check(RunSpec, read_toml(path), str(path)) if path.is_file() else None
+        return read_spec(path) if path.is_file() else None
     except (FedSparQError, OSError):
         return None
 

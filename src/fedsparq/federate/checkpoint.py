@@ -43,7 +43,7 @@ def save_server(server: Server, path: Path, note: str = "") -> None:
         "note": note,
         "downlink": {"round": downlink.round, "begun": downlink.state is not None, "held": downlink.held},
     }
-    write_safely(path, pack(about, tensors))
+    write_safely(path, pack(about, tensors), private=True)
 
 
 def load_server(server: Server, path: Path) -> str:

@@ -27,9 +27,9 @@ from fedsparq.payload import Payload
 NUMPY = "numpy.ndarray"
 """The serialization type of an array whose data is in numpy's file format."""
 COMPRESSIBLE = ("float16", "float32")
-UNLIMITED = 1 << 40
-_MAX_TEXT = 1 << 26
+_MAX_TEXT = 1 << 24
 _MAX_HEADER = 1 << 16
+_MAX_RATIO = 64
 
 Entry = tuple[str, str, tuple[int, ...]]
 """An array without its values: name, type, shape."""
@@ -348,14 +348,16 @@ class Beside(NamedTuple):
         if not self.arrays and not self.ties and self.spec is None:
             return b""
         text = json.dumps([self.ties, self.spec and self.spec.to_json()]).encode()
-        return zlib.compress(struct.pack("<I", len(text)) + text + pack_arrays(self.arrays), 1)
+        body = struct.pack("<I", len(text)) + text + pack_arrays(self.arrays)
+        data = zlib.compress(body, 1)
+        return data if len(body) <= _expanded(data) else zlib.compress(body, 0)
 
     @classmethod
-    def decode(cls, data: bytes, limit: int) -> Beside:
-        """Read what `encode` wrote; `limit` is how many bytes may come out of it."""
+    def decode(cls, data: bytes, limit: int | None = None) -> Beside:
+        """Read what `encode` wrote; `limit` is how many bytes may come out of it at most."""
         inflater = zlib.decompressobj()
         try:
-            body = inflater.decompress(data, limit)
+            body = inflater.decompress(data, min(_expanded(data), limit or _expanded(data)))
             if inflater.unconsumed_tail or inflater.unused_data or not inflater.eof:
                 raise WireError("compressed arrays were cut, or hold more than they may")
             (length,) = struct.unpack_from("<I", body)
@@ -371,6 +373,11 @@ class Beside(NamedTuple):
     def limit(exact: Iterable[Serialized]) -> int:
         """How many bytes a reply's exact arrays may be, given the model's."""
         return _MAX_TEXT + 8 * sum(len(array.data) for array in exact)
+
+
+def _expanded(data: bytes) -> int:
+    """How much these bytes may become: what is more repetitive is sent as it is."""
+    return _MAX_TEXT + _MAX_RATIO * len(data)
 
 
 NOTHING_BESIDE = Beside({})

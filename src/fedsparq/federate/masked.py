@@ -11,12 +11,13 @@ import json
 import os
 import secrets
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from fedsparq.archive import write_safely
+from fedsparq.archive import exclusive, write_safely
 from fedsparq.errors import SecureSumError, WireError
 from fedsparq.federate.client import Answer, Client
 from fedsparq.federate.messages import Broadcast, Reply, reply_digest
@@ -29,8 +30,6 @@ from fedsparq.secure import Member, SecureSum, Terms
 from fedsparq.secure.keys import NodeKey
 from fedsparq.secure.messages import Invitation, Masked, Neighbourhood, Survivors, kind_of
 from fedsparq.wire import decode
-
-_PRIVATE = 0o600
 
 AskMasked = Callable[[Mapping[int, bytes]], Iterable[Delivery]]
 """Sends each client its own request, and gives the answers as they come."""
@@ -54,7 +53,15 @@ class MaskedClient:
     keys: Path | None = None
 
     def answer(self, message: bytes) -> Answer:
-        """The answer to a request of any stage; none, with a remark, to one that cannot or must not be answered."""
+        """The answer to a request of any stage; none, with a remark, to one that cannot or must not be answered.
+
+        The folder is locked from reading the secrets to saving them: of two requests at once, the second one finds
+        what was answered to the first.
+        """
+        with exclusive(self.folder):
+            return self._answer(message)
+
+    def _answer(self, message: bytes) -> Answer:
         try:
             if kind_of(message) == Invitation.kind:
                 member = self._invited(Invitation.decode(message))
@@ -106,12 +113,13 @@ class MaskedClient:
             raise SecureSumError("this client takes part in no sum") from None
 
     def _save(self, member: Member) -> None:
-        write_safely(self._path, member.encode(), _PRIVATE)
+        write_safely(self._path, member.encode(), private=True)
         if 2 in member.requests:
             keys = Neighbourhood.decode(member.requests[2]).keys
-            known = self._known() | {client: each.node for client, each in keys.items()}
-            text = json.dumps({str(client): node.hex() for client, node in sorted(known.items())})
-            write_safely(self._keys / "known.json", text.encode(), _PRIVATE)
+            with self._keys_locked():
+                known = {client: each.node for client, each in keys.items()} | self._known()
+                text = json.dumps({str(client): node.hex() for client, node in sorted(known.items())})
+                write_safely(self._keys / "known.json", text.encode(), private=True)
 
     def _known(self) -> dict[int, bytes]:
         path = self._keys / "known.json"
@@ -124,10 +132,15 @@ class MaskedClient:
 
     def _node_key(self) -> bytes:
         path = self._keys / "node.key"
-        if not path.exists():
-            write_safely(path, os.urandom(32), _PRIVATE)
-            write_safely(self._keys / "node.pub", NodeKey(path.read_bytes()).public.hex().encode(), _PRIVATE)
-        return path.read_bytes()
+        with self._keys_locked():
+            if not path.exists():
+                write_safely(path, os.urandom(32), private=True)
+                write_safely(self._keys / "node.pub", NodeKey(path.read_bytes()).public.hex().encode(), private=True)
+            return path.read_bytes()
+
+    def _keys_locked(self) -> AbstractContextManager[None]:
+        """Several runs of a node share its keys. Where they are in `folder`, that is locked already."""
+        return nullcontext() if self.keys is None else exclusive(self.keys)
 
     @property
     def _keys(self) -> Path:

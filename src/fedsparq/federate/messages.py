@@ -17,7 +17,7 @@ import xxhash
 
 from fedsparq.archive import ArchiveError, pack, unpack
 from fedsparq.errors import OptionError, WireError
-from fedsparq.federate.exact import NOTHING_BESIDE, UNLIMITED, Beside
+from fedsparq.federate.exact import NOTHING_BESIDE, Beside
 from fedsparq.method import Identity
 from fedsparq.payload import Reader, Writer
 from fedsparq.payload.frame import FRAME, frame_kind, pack_frame, read_frame
@@ -141,7 +141,7 @@ class Broadcast:
         if reader.left or len(blobs) < bool(flags & _PLANNED) + bool(flags & _BESIDE):
             raise WireError(f"a broadcast with {reader.left} bytes behind its end, or without what its flags name")
         plan = _plan(blobs.pop()) if flags & _PLANNED else None
-        beside = Beside.decode(blobs.pop(), UNLIMITED) if flags & _BESIDE else NOTHING_BESIDE
+        beside = Beside.decode(blobs.pop()) if flags & _BESIDE else NOTHING_BESIDE
         newest = version or number
         if counted[0] >= number or base > newest or len(blobs) not in ((newest - base,) if base else (0, 1)):
             raise WireError(f"a broadcast of round {number} cannot have base {base} and {len(blobs)} parts")
@@ -185,7 +185,7 @@ class Reply:
         return pack_frame("R", metadata, (self.blob, beside) if beside else (self.blob,))
 
     @classmethod
-    def decode(cls, message: bytes, limit: int = UNLIMITED) -> Reply:
+    def decode(cls, message: bytes, limit: int | None = None) -> Reply:
         """Read a reply; its exact arrays may take this many bytes."""
         frame = read_frame(message, "R")
         length, count = len(frame.metadata), len(frame.blobs)
@@ -230,7 +230,7 @@ class Seen:
         return cls(*_numbers(message, "E", "<II"))
 
 
-def decode_answer(message: bytes, limit: int = UNLIMITED) -> Reply | FullWanted:
+def decode_answer(message: bytes, limit: int | None = None) -> Reply | FullWanted:
     return FullWanted.decode(message) if frame_kind(message) == "W" else Reply.decode(message, limit)
 
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import Protocol
 
-from fedsparq.archive import SCRATCH, read_writable, rest, write_safely
+from fedsparq.archive import SCRATCH, exclusive, read_writable, rest, write_safely
 from fedsparq.errors import RunError
 from fedsparq.federate.state import ClientState, HeldModel, StateError
 from fedsparq.layout import Layout
@@ -66,13 +64,11 @@ class DiskStore:
     """A folder a client, in it a file named by its round; a file is written, synced and renamed, never changed.
 
     `saved` is the round of the last checkpoint that a run may have to go back to: the newest state up to that round is
-    kept beside the newest of all. Every other state is removed.
+    kept beside the newest of all. Every other state is removed. Files and folders are their owner's alone.
     """
 
     folder: Path
     saved: int | None = None
-    mode: int | None = None
-    """Who may read the files; as the umask says where it is None."""
 
     def load(self, client: int, layout: Layout) -> Loaded:
         """The newest state that can be read; any newer one is set aside under another name, and named."""
@@ -94,7 +90,7 @@ class DiskStore:
 
     def save(self, client: int, state: ClientState) -> None:
         folder = self.folder / f"client-{client}"
-        write_safely(folder / f"{state.round}.safetensors", state.encode_parts(), self.mode)
+        write_safely(folder / f"{state.round}.safetensors", state.encode_parts(), private=True)
         self._tidy(client, state.round)
 
     def load_held(self, client: int, layout: Layout) -> HeldModel | None:
@@ -107,22 +103,12 @@ class DiskStore:
     def save_held(self, client: int, held: HeldModel) -> None:
         folder = self.folder / f"client-{client}"
         path = folder / f"{_HELD}{held.version}.safetensors"
-        write_safely(path, held.encode_parts(), self.mode, durable=False)
+        write_safely(path, held.encode_parts(), private=True, durable=False)
         self._tidy(client, held.version, _HELD)
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Keep other processes away from the folder, until the context or this process ends."""
-        path = self.folder / "lock"
-        while True:
-            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-            with os.fdopen(descriptor, "w") as file:
-                fcntl.flock(file, fcntl.LOCK_EX)
-                if not _is_at(descriptor, path):
-                    continue  # `fedsparq states --remove` took the folder away while this waited
-                yield
-                return
+    def locked(self) -> AbstractContextManager[None]:
+        """A context in which no other process works in the folder."""
+        return exclusive(self.folder)
 
     def go_back(self, number: int) -> None:
         """Remove every client's states of rounds after `number`: the run goes on from there."""
@@ -144,14 +130,6 @@ class DiskStore:
         found = (self.folder / f"client-{client}").glob(f"{prefix}*.safetensors")
         named = [(path.stem.removeprefix(prefix), path) for path in found]
         return sorted(((int(version), path) for version, path in named if version.isdecimal()), reverse=True)
-
-
-def _is_at(descriptor: int, path: Path) -> bool:
-    """Whether an open file is still the one of this name."""
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
-        return False
 
 
 def _set_aside(path: Path) -> Path:

@@ -32,10 +32,19 @@ _COMPARING = ("FedMedian", "FedTrimmedAvg", "Krum", "MultiKrum", "Bulyan")
 
 
 def layers(strategy: Strategy) -> Iterator[Strategy]:
-    """A strategy, and those inside of Flower's private ones."""
-    yield strategy
-    if isinstance(strategy, PRIVATE):
-        yield from layers(strategy.strategy)
+    """A strategy and those that it wraps, under whatever public name."""
+    waiting: list[object] = [strategy]
+    known: list[Strategy] = []
+    while waiting:
+        each = waiting.pop(0)
+        if isinstance(each, Strategy) and not any(each is other for other in known):
+            known.append(each)
+            yield each
+            waiting += [value for name, value in vars(each).items() if not name.startswith("_")]
+
+
+def adds_noise(strategy: Strategy) -> bool:
+    return any(isinstance(each, PRIVATE) for each in layers(strategy))
 
 
 def has_own_start(strategy: Strategy) -> bool:
@@ -92,8 +101,8 @@ def check_runs(method: Method, runs: Sequence[str], where: str) -> None:
         name = rule_name(rule)
         if traits.requires_full_participation:
             raise OptionError(
-                f"{method.label!r} keeps a state for its rule {name!r} that training has to use, and a mod cannot hand to "
-                "it: it runs as an experiment (`fedsparq run`, `fedsparq deploy`), not in an app"
+                f"{method.label!r} keeps a state for its rule {name!r} that training has to use, and a mod cannot hand "
+                "to it: it runs as an experiment (`fedsparq run`, `fedsparq deploy`), not in an app"
             )
         if "gradient" in hooks_of(rule) and not traits.config and name not in runs:
             raise OptionError(

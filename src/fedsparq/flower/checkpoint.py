@@ -11,11 +11,11 @@ import numpy as np
 from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import Strategy
 
-from fedsparq.archive import ArchiveError, pack, remove_scratch, unpack, write_safely
+from fedsparq.archive import ArchiveError, make_folder, open_lock, pack, remove_scratch, unpack, write_safely
 from fedsparq.errors import OptionError, RunError, WireError
 from fedsparq.federate.exact import pack_arrays, unpack_arrays
 from fedsparq.federate.ledger import Ledger
-from fedsparq.flower.advice import PRIVATE, has_own_start, layers
+from fedsparq.flower.advice import adds_noise, has_own_start, layers
 from fedsparq.flower.records import to_record
 from fedsparq.flower.strategy_state import check_state_known, random_state, restore, set_random_state, state_of
 from fedsparq.layout import Arrays, part_of
@@ -38,7 +38,7 @@ class Checkpoint:
                 "a checkpoint cannot resume it"
             )
         check_state_known(strategy)
-        self._noise = isinstance(strategy, PRIVATE)
+        self._noise = adds_noise(strategy)
         flowers = all(type(each).__module__.startswith("flwr.") for each in layers(strategy))
         self.each_model = self._noise or not flowers
         """Whether a model must be safe before anybody sees it: the same round again could have other replies, and two
@@ -50,8 +50,8 @@ class Checkpoint:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keep other processes away from the folder; the lock goes with the process, however it ends."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        with (self._path.parent / "lock").open("w") as file:
+        make_folder(self._path.parent, private=True)
+        with open_lock(self._path.parent / "lock") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
@@ -76,7 +76,7 @@ class Checkpoint:
         }
         flat = {f"{part}.{name}": array for part, own in parts.items() for name, array in own.items()}
         flat["arrays"] = np.frombuffer(pack_arrays(arrays), np.uint8)
-        write_safely(self._path, pack(about, flat), 0o600)
+        write_safely(self._path, pack(about, flat), private=True)
 
     def load(self) -> tuple[int, ArrayRecord] | None:
         """Put everything back; how many rounds are done, and the model. None where nothing was saved yet."""

@@ -2,30 +2,42 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
+
 from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.serverapp.strategy import Strategy
 
 from fedsparq.federate.exact import ArraySpec, same
-from fedsparq.flower.advice import PRIVATE
-from fedsparq.flower.records import cast
+from fedsparq.flower.advice import adds_noise
+from fedsparq.flower.records import cast, clip_of
 
 
 class Integers:
     """The integer arrays of a model in a round.
 
-    Clipping multiplies updates, which integers cannot bear: strategies that clip are not shown them, and the server's
-    stay; the largest of the nodes' would be one node's in clear. Other strategies average integers as floats, which
+    Noise of real numbers covers no integer: under differential privacy the server's own values stay. Strategies that
+    are known to clip are not shown integers, since clipping multiplies. Other strategies average them as floats, which
     have no room for large ones: those that no node changed stay exact.
     """
 
     def __init__(self, strategy: Strategy) -> None:
-        self._withholds = isinstance(strategy, PRIVATE)
+        self._withholds = adds_noise(strategy)
+        self._clips = False
         self._model, self._changed = ArrayRecord(), set[str]()
 
     def begin(self, model: ArrayRecord) -> ArrayRecord:
         """Start a round; the model as the strategy is shown it."""
-        self._model, self._changed = model, set()
+        self._model, self._changed, self._clips = model, set(), False
         return self._shown(model)
+
+    def configured(self, messages: Iterable[Message]) -> None:
+        """Note whether a strategy tells clients to clip."""
+        self._clips |= any(clip_of(message.content) < math.inf for message in messages)
+
+    def given_back(self, reply: Message, given: ArrayRecord | None) -> None:
+        """Note whether a strategy put arrays of its own into a reply that it was given: it clips, whatever its name."""
+        self._clips |= given is not None and given is not only_record(reply)
 
     def put_into(self, message: Message, shown: ArrayRecord) -> None:
         """Give a message of the strategy's the integers that it was not shown."""
@@ -44,8 +56,10 @@ class Integers:
     def whole(self, aggregated: ArrayRecord) -> ArrayRecord:
         """The next model in its own types and order."""
         arrays, before = cast(aggregated, ArraySpec.of(self._model)), self._model
+        private = self._withholds or self._clips
         for name, array in before.items():
-            if _is_integer(array.dtype) and (self._withholds or (name in arrays and name not in self._changed)):
+            stays = private or (name in arrays and name not in self._changed)
+            if _is_integer(array.dtype) and stays:
                 arrays[name] = array
         ordered = [*(name for name in before if name in arrays), *(name for name in arrays if name not in before)]
         return ArrayRecord({name: arrays[name] for name in ordered})
@@ -54,6 +68,12 @@ class Integers:
         if not self._withholds or not any(_is_integer(array.dtype) for array in arrays.values()):
             return arrays
         return ArrayRecord({name: array for name, array in arrays.items() if not _is_integer(array.dtype)})
+
+
+def only_record(message: Message) -> ArrayRecord | None:
+    """The arrays of a message that has one record of them."""
+    records = list(message.content.array_records.values()) if message.has_content() else []
+    return records[0] if len(records) == 1 else None
 
 
 def _is_integer(dtype: str) -> bool:

@@ -21,7 +21,7 @@ from fedsparq.federate.client import Client, Evaluate, Ignore, NeedModel, SendAg
 from fedsparq.federate.exact import NamedModel
 from fedsparq.federate.messages import Broadcast, Seen
 from fedsparq.flower.advice import check_runs
-from fedsparq.flower.records import KEY, examples, extra_of, of_extra, only_arrays, to_record, without_frame
+from fedsparq.flower.records import KEY, clip_of, examples, extra_of, of_extra, only_arrays, to_record, without_frame
 from fedsparq.flower.stores import store_for
 from fedsparq.method import Identity, Method
 from fedsparq.methods.registry import check_portable, left_to_federations, resolver
@@ -38,9 +38,6 @@ LARGE = 1 << 25
 their moments, twice the model's size, would stay while it is compressed."""
 
 _MAX_EXAMPLES = 2**32 - 1
-
-_CLIP = "clipping_norm"
-"""Where both of Flower's wrappers with clipping on the client say how long an update may be."""
 
 _PROMISES = ("epsilon", "delta", "sampling", "example_clip", "secure_sums")
 """What is asked of a whole run, not of a method."""
@@ -158,7 +155,7 @@ class _Turn:
             min(int(examples(reply.content)), _MAX_EXAMPLES),
             exact={name: after[name] for name in named.named_spec.exact},
             ties=ties,
-            clip=_clip_of(self.content) if self.client.error_feedback else math.inf,
+            clip=clip_of(self.content) if self.client.error_feedback else math.inf,
             extra=extra_of(sent_key, about),
         )
         state, remarks = self.client.finish(opened, trained)
@@ -179,15 +176,6 @@ class _Turn:
             log(INFO, "fedsparq: %s", remark)
         said = {KEY: ConfigRecord({"remarks": list(self.remarks)})} if self.remarks else {}
         return RecordDict({**content, **said})
-
-
-def _clip_of(content: RecordDict) -> float:
-    """How long what leaves the node may be; infinity where nobody clips on the client."""
-    for record in content.config_records.values():
-        value = record.get(_CLIP)
-        if isinstance(value, int | float) and value > 0:
-            return float(value)
-    return math.inf
 
 
 def portable(

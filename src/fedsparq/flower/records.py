@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,6 +19,8 @@ EXAMPLES = "num-examples"
 """Flower's name for the number of examples an app trained on."""
 KEY = "fedsparq"
 _RECORD = "config"
+_CLIP = "clipping_norm"
+"""Where both of Flower's wrappers with clipping on the client say how long an update may be."""
 
 
 def layout_of(record: Record) -> Layout:
@@ -57,6 +60,15 @@ def examples(content: RecordDict) -> float:
                 raise WireError(f"{EXAMPLES} is {value}; it must be a number from 0 on")
             return value
     return 1
+
+
+def clip_of(content: RecordDict) -> float:
+    """How long what leaves the node may be; infinity where nobody clips on the client."""
+    for record in content.config_records.values():
+        value = record.get(_CLIP)
+        if isinstance(value, int | float) and value > 0:
+            return float(value)
+    return math.inf
 
 
 def with_frame(content: RecordDict, frame: bytes, *, plain: bool, spec: ArraySpec | None = None) -> RecordDict:

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,8 +22,6 @@ from fedsparq.layout import Layout
 
 NODE_KEY = "fedsparq-state"
 """The key of a SuperNode's `--node-config` that names the folder for states."""
-
-_PRIVATE = 0o600
 
 
 @dataclass(frozen=True)
@@ -55,9 +52,8 @@ class ContextStore:
     def save_held(self, client: int, held: HeldModel) -> None:
         self._put("held", b"".join(held.encode_parts()))
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        yield
+    def locked(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def _key(self, name: str) -> str:
         return f"fedsparq-{self.layout_digest:016x}-{name}"
@@ -83,7 +79,7 @@ def store_for(context: Context, broadcast: Broadcast, folder: Path | None = None
     root = folder or (Path(str(configured)) if configured is not None else default_folder())
     named = f"federation-{broadcast.federation}"
     home = named if broadcast.federation else f"run-{context.run_id}-{broadcast.session:016x}"
-    return DiskStore(root / home / f"node-{context.node_id}" / f"{broadcast.layout_digest:016x}", mode=_PRIVATE)
+    return DiskStore(root / home / f"node-{context.node_id}" / f"{broadcast.layout_digest:016x}")
 
 
 def default_folder() -> Path:

@@ -24,7 +24,7 @@ from fedsparq.federate.validation import Validation
 from fedsparq.flower.advice import check_message_api, check_runs, has_own_start, say_who_decides, warn_of_robust
 from fedsparq.flower.checkpoint import Checkpoint
 from fedsparq.flower.grid import Arrived, LinkedGrid
-from fedsparq.flower.integers import Integers
+from fedsparq.flower.integers import Integers, only_record
 from fedsparq.flower.mod import check_unplanned, portable
 from fedsparq.flower.records import cast, examples, only_arrays, to_record
 from fedsparq.layout import Arrays
@@ -198,6 +198,7 @@ class FedSparQ(Strategy):
         messages = list(self.inner.configure_train(number, shown, config, grid))
         for message in messages:
             self._integers.put_into(message, shown)
+        self._integers.configured(messages)
         if self._server is not None:
             self._ledger.norm_limit = self._server.server.state.norm_limit
             self._server.open_round([message.metadata.dst_node_id for message in messages])
@@ -246,7 +247,10 @@ class FedSparQ(Strategy):
                 key, arrays = only_arrays(message.content)
                 message.content = RecordDict({**message.content, key: self._integers.seen(arrays)})
             given.append(message)
+        records = [only_record(message) for message in given]
         aggregated, metrics = self.inner.aggregate_train(number, given)
+        for message, record in zip(given, records, strict=True):
+            self._integers.given_back(message, record)
         for ticket in tickets:
             self._ledger.settle(ticket, float(aggregated is not None))
         counted = {message.metadata.src_node_id for message in given if message.has_content()}

@@ -12,7 +12,7 @@ from flwr.serverapp.strategy import Strategy
 
 from fedsparq.errors import OptionError
 from fedsparq.federate.exact import pack_arrays, unpack_arrays
-from fedsparq.flower.advice import PRIVATE, layers
+from fedsparq.flower.advice import layers
 from fedsparq.flower.records import to_record
 from fedsparq.layout import Arrays
 
@@ -77,32 +77,30 @@ def set_random_state(facts: Any, arrays: Arrays) -> None:
         np.random.set_state((kind, arrays["numpy"].astype(np.uint32), place, has_gauss, gauss))
 
 
-def _state(strategy: Strategy) -> dict[str, Any]:
-    if isinstance(strategy, Resumable):
-        return {"own": strategy.state_dict()}
-    state = {name: getattr(strategy, name) for name in KEPT if hasattr(strategy, name)}
-    if not isinstance(strategy, PRIVATE):
-        return state
-    accountant = getattr(strategy, "accountant", None)
-    spent = {} if accountant is None else {"accountant": accountant.state_dict()}
-    return {**state, **spent, "strategy": _state(strategy.strategy)}
+def _state(strategy: Strategy) -> list[dict[str, Any]]:
+    """What each layer remembers, the outermost first; one that says it itself speaks for those inside."""
+    states = list[dict[str, Any]]()
+    for each in layers(strategy):
+        if isinstance(each, Resumable):
+            return [*states, {"own": each.state_dict()}]
+        state = {name: getattr(each, name) for name in KEPT if hasattr(each, name)}
+        accountant = getattr(each, "accountant", None)
+        states.append(state if accountant is None else {**state, "accountant": accountant.state_dict()})
+    return states
 
 
-def _restore(strategy: Any, state: dict[str, Any]) -> None:
-    if "own" in state:
-        strategy.load_state_dict(state["own"])
-        return
-    for name, value in state.items():
-        if name == "strategy":
-            _restore(strategy.strategy, value)
-        elif name == "accountant":
-            if strategy.accountant is None:
-                raise OptionError(
-                    "the checkpoint's accountant is missing in this strategy: what was spent would be lost"
-                )
-            strategy.accountant.load_state_dict(value)
-        else:
-            setattr(strategy, name, value)
+def _restore(strategy: Strategy, states: list[dict[str, Any]]) -> None:
+    for each, state in zip(layers(strategy), states, strict=False):
+        target: Any = each
+        for name, value in state.items():
+            if name == "own":
+                target.load_state_dict(value)
+            elif name != "accountant":
+                setattr(target, name, value)
+            elif target.accountant is None:
+                raise OptionError("this strategy lacks the checkpoint's accountant: what was spent would be forgotten")
+            else:
+                target.accountant.load_state_dict(value)
 
 
 def _packed(value: Any, arrays: Arrays) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from fedsparq import threads as threading
-from fedsparq.archive import SCRATCH, sync_folder
+from fedsparq.archive import SCRATCH, create, make_folder, sync_folder
 from fedsparq.errors import OptionError, RunError, WireError
 from fedsparq.large.container import MessageReader, difference, same_tensors
 from fedsparq.large.message import opened
@@ -39,12 +40,12 @@ def apply(
         raise OptionError(f"there are {len(messages)} messages and {len(shares)} weights; give one for each")
     if not all(abs(share) <= LARGEST_FLOAT32 for share in shares):
         raise OptionError(f"the weights {shares} are not all finite")
-    scratch = out.with_name(f".{out.name}.{os.getpid()}{SCRATCH}")
+    scratch = out.with_name(f".{out.name}.{os.getpid()}-{secrets.token_hex(4)}{SCRATCH}")
     with ExitStack() as stack:
         readers = [stack.enter_context(opened(Path(path))) for path in messages]
         _check(old, readers, messages)
         try:
-            out.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(out.parent)
             _write(old, readers, shares, scratch, threading.count_of(threads))
             os.replace(scratch, out)
             sync_folder(out.parent)
@@ -73,7 +74,7 @@ def _write(
     model: SafetensorsFile, readers: Sequence[MessageReader], shares: Sequence[float], path: Path, threads: int
 ) -> None:
     streams = [reader.payloads(threads) for reader in readers]
-    with path.open("wb") as file:
+    with create(path) as file:
         with model.path.open("rb") as old:
             file.write(old.read(model.start))
         file.truncate(model.size)

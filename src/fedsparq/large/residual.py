@@ -21,7 +21,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from fedsparq.archive import SCRATCH, ArchiveError, pack, sync_folder, unpack
+from fedsparq.archive import SCRATCH, ArchiveError, create, make_folder, open_lock, pack, sync_folder, unpack
 from fedsparq.errors import RunError, UpdateError
 from fedsparq.large.pieces import Shapes
 from fedsparq.large.tensors import SafetensorsFile
@@ -102,7 +102,7 @@ class NewResidual:
     def __init__(self, path: Path, shapes: Shapes) -> None:
         self._path, self._scratch = path, path.with_name(f".{path.name}{SCRATCH}")
         self._shapes, self._digest = shapes, xxhash.xxh3_64()
-        self._file = self._scratch.open("wb")
+        self._file = create(self._scratch, private=True)
         self._reserved = -1
 
     def begin(self, record: Record, states_bytes: int) -> None:
@@ -149,8 +149,8 @@ class NewResidual:
 def locked(path: Path) -> Iterator[None]:
     """Nobody else may work on this residual meanwhile."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = path.with_name(f".{path.name}.lock").open("w")
+        make_folder(path.parent, private=True)
+        file = open_lock(path.with_name(f".{path.name}.lock"))
     except OSError as error:
         raise RunError(f"cannot write beside {path}: {error.strerror or error}") from None
     with file:

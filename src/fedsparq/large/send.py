@@ -12,7 +12,7 @@ import numpy as np
 import xxhash
 
 from fedsparq import threads as threading
-from fedsparq.archive import SCRATCH, pack, sync_folder
+from fedsparq.archive import SCRATCH, create, make_folder, pack, sync_folder
 from fedsparq.errors import OptionError, RunError, UpdateError
 from fedsparq.large.container import About, MessageWriter, difference
 from fedsparq.large.message import opened
@@ -80,10 +80,12 @@ def compress(
         return _Round(source, old, record, chosen, threading.count_of(threads)).make(message)
 
 
-def restore(message: Path | str, residual: Path | str) -> int:
+def restore(message: Path | str, residual: Path | str, *, method: str | None = None) -> int:
     """Put a message that was not sent, or did not count, back into the residual it came from, and remove its file.
 
-    Returns the round it was made in. A message is put back once, however often this is called.
+    Returns the round it was made in. A message is put back once, however often this is called. The method is the one
+    that the residual's own record names, never the message; `method` must repeat a name of the form
+    ``package.module:function``, as importing it runs code.
     """
     message, residual = Path(message), Path(residual)
     with locked(residual):
@@ -93,9 +95,9 @@ def restore(message: Path | str, residual: Path | str) -> int:
             about = reader.about
             if record is None or about.origin != record.origin or about.round > record.round:
                 raise RunError(f"{message} was not made from the residual {residual}: it cannot be put back into it")
-            method = _of_identity(about.method)
-            if not method.traits.conserves_mass:
-                raise RunError(f"{method.label!r} is unbiased: a lost message is not put back")
+            own = _method_of(record, about.method, method, message)
+            if not own.traits.conserves_mass:
+                raise RunError(f"{own.label!r} is unbiased: a lost message is not put back")
             if about.round not in record.restored:
                 after = replace(record, restored=(*record.restored, about.round))
                 new = NewResidual(residual, old.shapes)
@@ -104,7 +106,7 @@ def restore(message: Path | str, residual: Path | str) -> int:
                     for piece, payload in reader.payloads(threads=1):
                         before = _gathered(old, piece)
                         old.passed(before)
-                        new.add(put_back(method, piece, before, payload))
+                        new.add(put_back(own, piece, before, payload))
                     old.check()
                     if about.round == record.round and reader.checksum != record.checksum:
                         raise RunError(f"{message} is not the message that was made in round {about.round}")
@@ -133,10 +135,10 @@ class _Round:
         scratch = scratch_of(path, self._record)
         keeps = self._source.shapes if self._work.keeps_residual else {}
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(path.parent)
             new = NewResidual(self._old.path, keeps)
             try:
-                with scratch.open("wb") as file:
+                with create(scratch) as file:
                     sent = self._write(MessageWriter(file, self._about), new, path)
                     file.flush()
                     os.fsync(file.fileno())
@@ -233,5 +235,13 @@ def _next_record(old: Residual, shapes: Shapes, method: Method, message: Path, g
     return replace(before, round=before.round + 1, message=where)
 
 
-def _of_identity(identity: Identity) -> Method:
-    return method_of(identity.name, **identity.options)
+def _method_of(record: Record, stated: Identity, given: str | None, message: Path) -> Method:
+    """Make the method of a residual's record, if the message states the same one and the caller allows its name."""
+    own = Identity.decode(record.method.encode())
+    if stated != own:
+        raise RunError(f"{message} states another method than its residual ({own.difference(stated)})")
+    if given not in (None, own.name):
+        raise OptionError(f"method={given!r}: the residual was made by {own.name!r}")
+    if ":" in own.name and given is None:
+        raise OptionError(f"the residual names code, {own.name!r}: to import it, pass method={own.name!r} (--method)")
+    return method_of(own.name, **own.options)

@@ -77,10 +77,11 @@ def load_going(folder: Path) -> Run:
     if not whole:
         raise RunError("no round has ended yet")
     from fedsparq.specs import load_run as load_spec  # slow to import, and finished runs do without
+    from fedsparq.specs import read_spec
 
     try:
-        spec = load_spec(folder / "spec.toml", {})
-        label = spec.label
+        spec = read_spec(folder / "spec.toml")
+        label = spec.label_as_given if spec.names_code else load_spec(folder / "spec.toml", {}).label
     except FedSparQError as error:
         raise RunError(f"spec.toml: {error}") from error
     counts = _class_counts(folder / "partition.json")

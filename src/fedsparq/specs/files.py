@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsparq.errors import OptionError
-from fedsparq.specs.run import CompareSpec, RunSpec
+from fedsparq.specs.run import AS_TEXT, CompareSpec, RunSpec
 from fedsparq.specs.tables import check, merge, no_such_key, read_toml
 
 _BUNDLED = files("fedsparq.specs") / "bundled"
@@ -17,6 +17,11 @@ _BUNDLED = files("fedsparq.specs") / "bundled"
 def load_run(path: Path | None, overrides: Mapping[str, Any]) -> RunSpec:
     """A single run from a TOML file, if given, and the command line."""
     return check(RunSpec, merge(read_toml(path) if path else {}, dict(overrides)), str(path or ""))
+
+
+def read_spec(path: Path) -> RunSpec:
+    """Read what a run folder says of its run. Nothing that it names is imported or made: others may have written it."""
+    return check(RunSpec, read_toml(path), str(path), AS_TEXT)
 
 
 def load_compare(path: Path, overrides: Mapping[str, Any]) -> CompareSpec:

@@ -8,7 +8,7 @@ from itertools import product
 from typing import Annotated, Any, Literal
 
 import tomli_w
-from pydantic import BaseModel, BeforeValidator, Field, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
 from fedsparq.errors import OptionError
 from fedsparq.federate.in_step import check_kept_in_step
@@ -27,6 +27,9 @@ from fedsparq.tasks.task import FORMER_NAME, SPAFL, SUPERVISED
 PartitionKind = Literal["iid", "dirichlet", "shards", "natural"]
 EngineKind = Literal["local", "flower-simulation"]
 _TEXTS = ("shakespeare",)
+
+AS_TEXT = "as text"
+"""The validation context of a spec that is only read: what it names is not made."""
 
 
 def _training(value: Any) -> Any:
@@ -100,7 +103,9 @@ class RunSpec(BaseModel, extra="forbid", frozen=True):
         return usual | dict(data) | today
 
     @model_validator(mode="after")
-    def _can_be_run(self) -> RunSpec:
+    def _can_be_run(self, info: ValidationInfo) -> RunSpec:
+        if info.context == AS_TEXT:
+            return self
         check_promises(self, self._without_noise())
         method, down = self.chosen_method(), self.chosen_downlink()
         everyone = self.clients_a_round == self.clients
@@ -180,6 +185,20 @@ class RunSpec(BaseModel, extra="forbid", frozen=True):
     def label(self) -> str:
         """The method with its unusual options, as tables and figures name it."""
         down = self.chosen_downlink()
+        return self._label(self.chosen_method().label, down.label if down else "")
+
+    @property
+    def label_as_given(self) -> str:
+        """The label with all options that were given; nothing is imported for it."""
+        down = _with_options(self.downlink, self.downlink_options) if self.downlink else ""
+        return self._label(_with_options(self.method, self.options), down)
+
+    @property
+    def names_code(self) -> bool:
+        """Whether a part of the method is `package.module:function`."""
+        return any(":" in name for name in (self.method, self.aggregator, self.optimizer, self.downlink or ""))
+
+    def _label(self, method: str, down: str) -> str:
         kind = "record-level epsilon" if self.privacy.of_records else "epsilon"
         sampled = ", poisson" if self.privacy.sampling == "poisson" else ""
         private = f"{kind} {self.privacy.epsilon:g}{sampled}" if self.privacy.epsilon else ""
@@ -188,7 +207,7 @@ class RunSpec(BaseModel, extra="forbid", frozen=True):
             filter(None, [self.variant, private, masked, "" if self.acknowledge else "not acknowledged"])
         )
         parts = (f", {part} {_with_options(name, options)}" for part, name, options in self._server_parts() if name)
-        label = "".join([self.chosen_method().label, *parts, f" / down: {down.label}" if down else ""])
+        label = "".join([method, *parts, f" / down: {down}" if down else ""])
         return f"{label} ({special})" if special else label
 
     @property

@@ -34,12 +34,12 @@ def merge(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def check(kind: type[Spec], data: Mapping[str, Any], where: str = "") -> Spec:
+def check(kind: type[Spec], data: Mapping[str, Any], where: str = "", context: object = None) -> Spec:
     """A spec from a table, or one sentence that says what is wrong with it."""
     for key in _booleans_for_numbers(kind, data):
         raise OptionError(": ".join(filter(None, [where, key, "a number is needed, got true or false"])))
     try:
-        return kind.model_validate(data)
+        return kind.model_validate(data, context=context)
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsparq.errors import DataError, MissingExtraError, OptionError
+from fedsparq.errors import DataError, OptionError
 
 Indices = NDArray[np.int64]
 
 KINDS = ("iid", "dirichlet", "shards", "natural")
+_DRAWS = 11
+"""How often Dirichlet proportions are drawn before an error; as many as flwr-datasets draws."""
 _HOPELESS = 20
-"""With more clients than this too small in one draw, there is no point in drawing again."""
+"""With more clients than this too small in the first draw, there is no point in drawing again."""
 
 
 def partition(
@@ -98,28 +98,33 @@ def _natural(owners: NDArray[np.int64] | None, clients: int) -> list[Indices]:
 
 
 def _dirichlet(labels: NDArray[np.int64], clients: int, alpha: float, min_examples: int, seed: int) -> list[Indices]:
-    make = _partitioners().DirichletPartitioner
-    options = {"alpha": float(alpha), "shuffle": False, "seed": seed}
-
-    def draw(at_least: int) -> list[Indices]:
-        return _assigned(make(clients, "label", min_partition_size=at_least, **options), labels)
-
-    parts = draw(0)
-    sizes = np.array([len(part) for part in parts])
-    small = int((sizes < min_examples).sum())
-    if small == 0:
-        return parts
-    try:
-        if small <= _HOPELESS:
-            return draw(min_examples)
-    except ValueError:
-        pass
-    client = int(sizes.argmin())
+    """Draw the owner of each example as flwr-datasets' DirichletPartitioner does, so that numbers stay the same."""
+    order = np.argsort(labels, kind="stable")
+    class_sizes = np.unique(labels, return_counts=True)[1]
+    rng = np.random.default_rng(seed)
+    first_sizes = None
+    for _ in range(_DRAWS):
+        owners = np.empty(len(labels), np.int64)
+        owners[order] = np.concatenate([_owners_of_class(size, clients, alpha, rng) for size in class_sizes])
+        sizes = np.bincount(owners, minlength=clients)
+        if sizes.min() >= min_examples:
+            return np.split(np.argsort(owners, kind="stable"), np.cumsum(sizes)[:-1])
+        first_sizes = sizes if first_sizes is None else first_sizes
+        if (first_sizes < min_examples).sum() > _HOPELESS:
+            break
+    assert first_sizes is not None
+    small, client = int((first_sizes < min_examples).sum()), int(first_sizes.argmin())
     raise DataError(
         f"dirichlet(alpha={alpha}) over {clients} clients leaves {small} of them with fewer than {min_examples} "
-        f"examples (client {client} has {sizes[client]}): "
+        f"examples (client {client} has {first_sizes[client]}): "
         "use fewer clients, a larger alpha, more data, a smaller min_examples or another seed"
     )
+
+
+def _owners_of_class(size: int, clients: int, alpha: float, rng: np.random.Generator) -> Indices:
+    """Return the client of each of a class's examples, by proportions from a symmetric Dirichlet distribution."""
+    ends = (np.cumsum(rng.dirichlet(np.full(clients, alpha))) * size).astype(np.int64)[:-1]
+    return np.repeat(np.arange(clients), np.diff(ends, prepend=0, append=size))
 
 
 def _shards(
@@ -132,32 +137,6 @@ def _shards(
             f"{len(labels) // shards * shards_per_client} of at least {min_examples} examples: "
             "use fewer clients, fewer shards_per_client or more data"
         )
-    make = _partitioners().ShardPartitioner
-    return _assigned(make(clients, "label", shards_per_client, shuffle=False, seed=seed), labels)
-
-
-def _partitioners() -> Any:
-    try:
-        from flwr_datasets import partitioner
-    except ImportError as error:
-        raise MissingExtraError("this partition needs flwr-datasets: pip install 'fedsparq[torch]'") from error
-    return partitioner
-
-
-def _assigned(partitioner: Any, labels: NDArray[np.int64]) -> list[Indices]:
-    """What a partitioner of flwr-datasets decides for a set of these labels.
-
-    Its table of indices is read where it has one: loading the partitions one by one takes over a millisecond a client.
-    The examples are given in the order of their labels, so that a partitioner that sorts them finds them sorted.
-    """
-    import datasets
-
-    order = np.argsort(labels, kind="stable")
-    partitioner.dataset = datasets.Dataset.from_dict({"label": labels[order], "index": order})
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        clients = partitioner.num_partitions
-        decided = getattr(partitioner, "_partition_id_to_indices", None)
-        if not decided:
-            return [np.array(partitioner.load_partition(client)["index"]) for client in range(clients)]
-    return [order[np.array(decided[client], np.int64)] for client in range(clients)]
+    order, size = np.argsort(labels, kind="stable"), len(labels) // shards
+    chosen = np.random.default_rng(seed).permutation(len(labels) // size)[:shards]
+    return list(order[chosen[:, None] * size + np.arange(size)].reshape(clients, -1))

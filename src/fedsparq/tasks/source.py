@@ -17,7 +17,7 @@ try:
 
     from fedsparq.tasks.rows import decode
 except ImportError as error:
-    raise MissingExtraError("reading data sets needs flwr-datasets: pip install 'fedsparq[torch]'") from error
+    raise MissingExtraError("reading data sets needs `datasets`: pip install 'fedsparq[torch]'") from error
 
 
 def read(hub_id: str, folder: Path | None, columns: Columns, scratch: Path) -> Dataset:

@@ -1,7 +1,7 @@
 """What a user of `fedsparq.flower` sees, on public names alone: models, bytes and who counted, as recorded before.
 
-``python tests/flower/test_net.py`` records anew. Models are compared by a projection of each array; bytes may only fall
-from what was recorded, but for the frames around small arrays.
+``python tests/flower/test_flower_net.py`` records it. Models are compared by a projection of each array; bytes may only
+fall from what was recorded, but for the frames around small arrays.
 """
 
 from __future__ import annotations
