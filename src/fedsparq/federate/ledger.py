@@ -133,9 +133,9 @@ class Ledger:
         public.publish(first)
         return public
 
-    def frame(self, ticket: Ticket, public: PublicModel | None, whole: bool = False) -> Broadcast:
+    def frame(self, ticket: Ticket, public: PublicModel | None) -> Broadcast:
         """The request to a client. It carries no model where the transport has to (`plain`), or where the client has
-        not shown yet that it can read one, unless it asked for the `whole`."""
+        not shown yet that it can read one."""
         account, layout = self._account(ticket), ticket.model.layout.digest
         number = ticket.number if ticket.train else max(ticket.number, account.last.round + 1, 1)
         sets: tuple[tuple[Acknowledgement, ...], tuple[int, ...]] = ((), ())
@@ -146,9 +146,7 @@ class Ledger:
         blobs: tuple[bytes, ...] = ()
         if public is not None:
             version, digest = public.version, public.downlink.digest
-            if whole:
-                public.downlink.forget(ticket.client)
-            if whole or self.codec.get((ticket.client, ticket.train)):
+            if self.codec.get((ticket.client, ticket.train)):
                 base, blobs, beside = public.parts(ticket.client)
                 ticket.carries_model = True
         ticket.version = version
@@ -170,8 +168,13 @@ class Ledger:
         model = ticket.model
         answer = decode_answer(message, Beside.limit(model.exact.values()))
         if isinstance(answer, FullWanted):
-            if model.named_spec.digest not in self.publics or (ticket.carries_model and not self._holds(ticket)):
+            public = self.publics.get(model.named_spec.digest)
+            held = public is not None and ticket.client in public.downlink.held
+            if public is None or (ticket.carries_model and not held):
                 raise WireError("the whole model is asked for, but has been sent")
+            if ticket.carries_model:
+                public.downlink.forget(ticket.client)
+            self.codec[ticket.client, ticket.train] = True
             return None
         if answer.round != ticket.number:
             raise WireError(f"the answer is for round {answer.round}, not {ticket.number}")
@@ -218,9 +221,6 @@ class Ledger:
 
     def _account(self, ticket: Ticket) -> Account:
         return self.accounts.setdefault((ticket.client, ticket.model.layout.digest), Account(self.numbering))
-
-    def _holds(self, ticket: Ticket) -> bool:
-        return ticket.client in self.publics[ticket.model.named_spec.digest].downlink.held
 
     def _shown(self, ticket: Ticket) -> None:
         """The client reads frames, and holds what it was sent."""

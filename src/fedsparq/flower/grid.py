@@ -212,10 +212,10 @@ class LinkedGrid(Grid):
             self.report.once("float64 arrays travel exactly and uncompressed; cast them to float32 to compress them")
         return model
 
-    def _framed(self, request: Request, public: PublicModel | None, whole: bool = False) -> RecordDict:
+    def _framed(self, request: Request, public: PublicModel | None) -> RecordDict:
         """A request's content as it leaves: with a frame, unless its node cannot read one."""
         ticket, content = request.ticket, request.content
-        frame = self.ledger.frame(ticket, public, whole)
+        frame = self.ledger.frame(ticket, public)
         if public is not None and self.ledger.codec.get(request.purpose) is False:
             ticket.version = 0
             self.report.add(ticket.train, down_bytes=sum(map(size, content.array_records.values())))
@@ -235,11 +235,11 @@ class LinkedGrid(Grid):
                 self.ledger.settle(request.ticket, 0.0)
         return ids
 
-    def _again(self, request: Request, whole: bool) -> None:
-        """Send a request again: with the whole model, or plain."""
+    def _again(self, request: Request) -> None:
+        """Send a request again: with the model that its node needs, or plain."""
         self.requests.pop(request.current.metadata.message_id, None)
         meta, public = request.first.metadata, self.ledger.publics.get(request.ticket.model.named_spec.digest)
-        content = self._framed(request, public, whole)
+        content = self._framed(request, public)
         request.current = Message(content, meta.dst_node_id, meta.message_type, ttl=meta.ttl, group_id=meta.group_id)
         for name in self._push([(request.current, request)]):
             self.renamed[meta.message_id] = name
@@ -302,7 +302,7 @@ class LinkedGrid(Grid):
         unread = STYPE in reason and not reason.startswith("fedsparq")
         if unread and ticket.version and request.purpose not in self.ledger.codec:
             self.ledger.codec[request.purpose] = False
-            self._again(request, whole=False)
+            self._again(request)
             return None
         if reason.startswith(SET_UP):
             self.set_up = reason = reason.removeprefix(SET_UP)
@@ -326,7 +326,7 @@ class LinkedGrid(Grid):
             if received is None:
                 if not probed:
                     self._note(ticket, remarks)
-                self._again(request, whole=True)
+                self._again(request)
                 return None
             self._note(ticket, remarks)
             self.report.add(replies=1)
