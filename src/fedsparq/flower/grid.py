@@ -72,8 +72,9 @@ Publish = Callable[[list[NamedModel]], None]
 class LinkedGrid(Grid):
     """All of a grid's interface. `deliver` makes of a reply what the strategy shall see.
 
-    `send_and_receive` waits no longer than `timeout`; without a `deadline` of its own, no longer either than five times
-    the slowest reply so far, and at least a minute.
+    `send_and_receive` gives replies one by one, but a list to a loop of somebody's own. It waits no longer than
+    `timeout`; without a `deadline` of its own, no longer either than five times the slowest reply so far, and at
+    least a minute.
     """
 
     inner: Grid
@@ -99,7 +100,8 @@ class LinkedGrid(Grid):
         return list(self._pulled(message_ids))
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
-        return list(self.stream(messages, timeout))
+        replies = self.stream(messages, timeout)
+        return list(replies) if self.types is not None else replies
 
     def stream(self, messages: Iterable[Message], timeout: float | None = None) -> Iterator[Any]:
         """Replies one by one, as they come."""
