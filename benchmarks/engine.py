@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedsparq.experiments.run import run
-from fedsparq.specs import RunSpec, check
-from fedsparq.tasks.supervised import Supervised
+from fedsparq.lab.experiments.run import run
+from fedsparq.lab.specs import RunSpec, check
+from fedsparq.lab.tasks.supervised import Supervised
 
 CASES = {
     "MNIST / MLP": {"dataset": "mnist", "model": "mlp", "training": {"lr": 0.1}},
@@ -41,7 +41,9 @@ def bare_loop(task: Supervised) -> float:
 
 
 def supervised_task(spec: RunSpec) -> Supervised:
-    return Supervised(spec.dataset, spec.model, clients=spec.clients, test_limit=100, training=spec.training)
+    return Supervised(
+        dataset=spec.dataset, model=spec.model, clients=spec.clients, test_limit=100, training=spec.training
+    )
 
 
 def engine(spec: RunSpec, workers: int) -> float:

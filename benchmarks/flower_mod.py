@@ -57,8 +57,8 @@ def work(folder: Path, rounds: int, method: str, downlink: str) -> list[dict[str
     from fedsparq.federate import client
     from fedsparq.federate.exact import NamedModel
     from fedsparq.flower import Compressed, compress
+    from fedsparq.lab.tasks import models
     from fedsparq.method import Method
-    from fedsparq.tasks import models
 
     sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
     grid = import_module("inprocess_grid").InProcessGrid

@@ -81,7 +81,7 @@ def _model(size: int) -> dict[str, Any]:
         blob = send()
 
         def receive(blob: bytes = blob, total: np.ndarray[Any, Any] = total) -> None:
-            fedsparq.decode(blob, layout, threads=1).add_to(total, threads=1)
+            fedsparq.decode(blob, layout).add_to(total, threads=1)
 
         result[label] = {
             "client ns a parameter": 1e9 * _best(send, repetitions) / size,

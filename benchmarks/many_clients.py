@@ -11,8 +11,8 @@ from typing import Any
 _CHILD = """
 import json, resource, sys, tempfile, time
 from pathlib import Path
-from fedsparq.experiments.run import run
-from fedsparq.specs import RunSpec
+from fedsparq.lab.experiments.run import run
+from fedsparq.lab.specs import RunSpec
 clients, marks = int(sys.argv[1]), []
 few = {"fraction": 10 / clients, "rounds": 12, "test_limit": 1000, "training": {"steps": 5}}
 spec = RunSpec(dataset="mnist", partition="iid", clients=clients, **few)

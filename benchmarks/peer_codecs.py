@@ -234,7 +234,7 @@ def fedsparq() -> Iterator[Codec]:
         def encode(x: Any, method: fq.Method = method, state: fq.State = state) -> bytes:
             return fq.encode(method.compress(x.reshape(-1), state, np.random.default_rng(0), threads=1)[0], threads=1)
 
-        yield label, encode, lambda blob: fq.decode(blob, layout, threads=1).dense().reshape(SHAPE)
+        yield label, encode, lambda blob: fq.decode(blob, layout).dense().reshape(SHAPE)
 
 
 BITS = (0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 1.25, 1.3, 1.5, 2.0, 2.35, 3.0, 4.0, 4.75, 6.0, 8.0)

@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch.nn.functional import cross_entropy
 
-from fedsparq.tasks.flat_model import FlatModel
-from fedsparq.tasks.networks import ResNet18
-from fedsparq.tasks.process import prepare_process
+from fedsparq.lab.tasks.devices import prepare_process
+from fedsparq.lab.tasks.flat_model import FlatModel
+from fedsparq.lab.tasks.networks import ResNet18
 
 WAYS = ("plain", "freed memory kept", "freed memory kept, channels last", "freed memory kept, batches of 128")
 STEPS = 20

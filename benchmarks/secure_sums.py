@@ -27,8 +27,8 @@ from fedsparq.federate.model import Model
 from fedsparq.federate.rounds import Delivery, Traffic
 from fedsparq.federate.server import Server
 from fedsparq.federate.store import MemoryStore
+from fedsparq.lab.specs.privacy import PrivacySpec
 from fedsparq.methods import resolver
-from fedsparq.specs.privacy import PrivacySpec
 
 LAYOUT = Layout.of({"fc1.weight": (128, 784), "fc1.bias": (128,), "fc2.weight": (10, 128), "fc2.bias": (10,)})
 NEIGHBOURS = 32

@@ -114,10 +114,10 @@ def _steps(model: str, seed: int, threads: int) -> dict[str, Callable[[], object
         "copy": lambda: np.copyto(warm, update),
         "compress": compress,
         "encode": lambda: fedsparq.encode(payload, threads=threads),
-        "decode": lambda: fedsparq.decode(blob, layout, threads=threads),
+        "decode": lambda: fedsparq.decode(blob, layout),
         "add": lambda: payload.add_to(total, threads=threads),
         "compress + encode": lambda: fedsparq.encode(compress(), threads=threads),
-        "decode + add": lambda: fedsparq.decode(blob, layout, threads=threads).add_to(total, threads=threads),
+        "decode + add": lambda: fedsparq.decode(blob, layout).add_to(total, threads=threads),
     }
 
 

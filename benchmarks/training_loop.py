@@ -18,10 +18,10 @@ import torch
 from torch import nn
 
 from fedsparq.errors import DataError
+from fedsparq.lab.tasks import Dataset, Training, load, models
+from fedsparq.lab.tasks.flat_model import FlatModel
+from fedsparq.lab.tasks.training import train
 from fedsparq.rules import Proximal
-from fedsparq.tasks import Training, data, models
-from fedsparq.tasks.flat_model import FlatModel
-from fedsparq.tasks.training import train
 
 CASES = (("mnist", "mlp"), ("fashion-mnist", "lenet5"))
 LR, BATCH_SIZE = 0.05, 32
@@ -79,16 +79,16 @@ def _bare_epoch(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, se
         optimizer.step()
 
 
-def _build(model: str, dataset: data.Dataset) -> nn.Module:
+def _build(model: str, dataset: Dataset) -> nn.Module:
     return models.build(model, models.Signature.of(dataset), seed=0)
 
 
-def _load(name: str, examples: int) -> data.Dataset:
+def _load(name: str, examples: int) -> Dataset:
     """The set itself, or where it is missing the embedded one, which has images of the same size."""
     try:
-        return data.load(name, train_limit=examples)
+        return load.load(name, train_limit=examples)
     except DataError:
-        return data.load("mnist-mini", train_limit=examples)
+        return load.load("mnist-mini", train_limit=examples)
 
 
 if __name__ == "__main__":

@@ -20,14 +20,14 @@ from fedsparq.compress.budget import ByteBudget
 from fedsparq.compress.stochastic import StochasticLevels
 from fedsparq.compress.workspace import Workspace
 from fedsparq.federate.model import Model
+from fedsparq.lab.specs.schedule import chosen_clients
+from fedsparq.lab.tasks.settings import Training
+from fedsparq.lab.tasks.supervised import Supervised
 from fedsparq.layout import Layout, Vector
 from fedsparq.optimize import Momentum
 from fedsparq.payload import Payload
 from fedsparq.payload.kernels import uniform
 from fedsparq.protocols import Update
-from fedsparq.specs.schedule import chosen_clients
-from fedsparq.tasks.options import Training
-from fedsparq.tasks.supervised import Supervised
 from fedsparq.wire import CONTEXT_LIMIT, encoded_size
 
 INDEPENDENT = kernels.draw

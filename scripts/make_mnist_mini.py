@@ -1,4 +1,4 @@
-"""Makes src/fedsparq/tasks/mnist_mini.npz: 10,000 + 2,000 real MNIST images, equally many of each digit.
+"""Makes src/fedsparq/lab/tasks/mnist_mini.npz: 10,000 + 2,000 real MNIST images, equally many of each digit.
 
 Needs the full set (see `fedsparq datasets`). Run from anywhere:  python scripts/make_mnist_mini.py
 The choice and the order are fixed by the seed, and the file comes out the same each time.
@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsparq.tasks import data
+from fedsparq.lab.tasks import load
 
 SEED = 2511
 PER_DIGIT = {"train": 1_000, "test": 200}
@@ -38,7 +38,7 @@ def save(path: Path, arrays: dict[str, NDArray[np.uint8]]) -> None:
 
 
 def main() -> None:
-    full = data.load("mnist")
+    full = load.load("mnist")
     rng = np.random.default_rng(SEED)
     arrays: dict[str, NDArray[np.uint8]] = {}
     for name, (images, labels) in (("train", full.train), ("test", full.test)):

@@ -20,9 +20,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedsparq.engines.engine import Asked, Engine
-from fedsparq.engines.faults import FaultyEngine
-from fedsparq.engines.worker import build_task
 from fedsparq.federate.client import Client, Trained
 from fedsparq.federate.downlink import Downlink
 from fedsparq.federate.messages import NOTHING_COUNTED, Acknowledgement, Reply, reply_digest
@@ -30,13 +27,16 @@ from fedsparq.federate.model import Model
 from fedsparq.federate.rounds import Delivery, Traffic, play_round
 from fedsparq.federate.server import Server
 from fedsparq.federate.store import MemoryStore
+from fedsparq.lab.engines.engine import Asked, Engine
+from fedsparq.lab.engines.faults import FaultyEngine
+from fedsparq.lab.engines.worker import build_task
+from fedsparq.lab.report.looks import looks
+from fedsparq.lab.report.style import panel, styled
+from fedsparq.lab.report.svg import save
+from fedsparq.lab.specs import RunSpec, load_compare, locate
+from fedsparq.lab.tasks import Task
 from fedsparq.methods import resolver
 from fedsparq.protocols import GradientHook
-from fedsparq.report.looks import looks
-from fedsparq.report.style import panel, styled
-from fedsparq.report.svg import save
-from fedsparq.specs import RunSpec, load_compare, locate
-from fedsparq.tasks import Task
 from fedsparq.wire import decode
 
 

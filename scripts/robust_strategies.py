@@ -25,10 +25,10 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg, FedMedian, FedTrimmedAvg, Krum, Strategy
 
 from fedsparq import Model
-from fedsparq.engines.worker import build_task
 from fedsparq.flower import Compressed, FedSparQ, compress
-from fedsparq.specs import RunSpec
-from fedsparq.tasks import Task
+from fedsparq.lab.engines.worker import build_task
+from fedsparq.lab.specs import RunSpec
+from fedsparq.lab.tasks import Task
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 

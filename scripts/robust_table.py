@@ -11,8 +11,8 @@ import argparse
 import csv
 from pathlib import Path
 
-from fedsparq.report.attacks import MEAN, NOBODY, SUCCESS, attack_of, row_of
-from fedsparq.results.reading import load_runs
+from fedsparq.lab.report.attacks import MEAN, NOBODY, SUCCESS, attack_of, row_of
+from fedsparq.lab.results.reading import load_runs
 
 KEY = ("method", "aggregator", "attack", "seed")
 Lines = dict[tuple[str, ...], dict[str, str]]

@@ -11,7 +11,7 @@ from pathlib import Path
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from fedsparq.results.reading import load_runs
+from fedsparq.lab.results.reading import load_runs
 
 OUT = Path(__file__).parents[1] / "docs" / "figures" / "savings.svg"
 LABELS = {

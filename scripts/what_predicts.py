@@ -10,9 +10,9 @@ import numpy as np
 
 import fedsparq
 from fedsparq.federate.model import Model
+from fedsparq.lab.tasks.settings import Training
+from fedsparq.lab.tasks.supervised import Supervised
 from fedsparq.layout import Vector
-from fedsparq.tasks.options import Training
-from fedsparq.tasks.supervised import Supervised
 
 ROUNDS = (2, 5, 10, 20)
 BITS = (0.075, 0.15, 0.3)

@@ -13,8 +13,8 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
+from fedsparq.lab.results.reading import load_runs
 from fedsparq.methods import METHODS
-from fedsparq.results.reading import load_runs
 from pages import PAGES, ROOT
 
 pytest.importorskip("mkdocs")

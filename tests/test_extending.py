@@ -16,13 +16,13 @@ from safetensors.numpy import load_file
 pytest.importorskip("torch")
 pytest.importorskip("flwr")
 
-from fedsparq.engines.grid import GridEngine
-from fedsparq.engines.simulation import client_app
 from fedsparq.errors import RunError
-from fedsparq.experiments.compare import compare
-from fedsparq.experiments.run import run
+from fedsparq.lab.engines.grid import GridEngine
+from fedsparq.lab.engines.simulation import client_app
+from fedsparq.lab.experiments.compare import compare
+from fedsparq.lab.experiments.run import run
+from fedsparq.lab.specs import RunSpec, load_compare
 from fedsparq.payload import values
-from fedsparq.specs import RunSpec, load_compare
 from inprocess_grid import InProcessGrid
 
 DOC = Path(__file__).parents[1] / "docs" / "EXTENDING.md"

@@ -16,9 +16,9 @@ import xxhash
 from safetensors.numpy import load_file, save_file
 
 from fedsparq.errors import OptionError
-from fedsparq.experiments.naming import run_name
+from fedsparq.lab.experiments.naming import run_name
+from fedsparq.lab.specs import load_compare
 from fedsparq.large import compress, restore
-from fedsparq.specs import load_compare
 from made_runs import make_run
 
 UPDATE = {"w": np.linspace(-1, 1, 3000, dtype=np.float32)}

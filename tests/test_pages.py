@@ -21,12 +21,12 @@ pytest.importorskip("torch")
 pytest.importorskip("flwr")
 
 from fedsparq import cli
-from fedsparq.specs import RunSpec, check, compare_of
+from fedsparq.lab.specs import RunSpec, check, compare_of
 
 RUN_BY = {
     "docs/EXTENDING.md": "tests/test_extending.py",
-    "docs/TASKS.md": "tests/test_tasks_page.py",
-    "docs/PYTHON.md": "tests/experiments/test_api.py",
+    "docs/TASKS.md": "tests/lab/test_tasks_page.py",
+    "docs/PYTHON.md": "tests/lab/experiments/test_api.py",
     "examples/flower-pytorch/README.md": "tests/flower/test_example.py",
     "examples/language-model/README.md": "tests/flower/test_language_model.py",
 }
@@ -35,14 +35,14 @@ RUN_BY = {
 NOT_HERE = {
     "cd examples/flower-pytorch/after": "tests/flower/test_example.py (starts Flower's simulation)",
     "flwr run . --stream": "tests/flower/test_example.py (starts Flower's simulation)",
-    "fedsparq run --engine flower-simulation": "tests/engines/test_parity.py (starts Ray)",
+    "fedsparq run --engine flower-simulation": "tests/lab/engines/test_parity.py (starts Ray)",
     "fedsparq deploy app": "tests/flower/test_deployment.py (needs SuperLink and SuperNodes)",
     "python deploy/one_machine.py": "tests/flower/test_deployment.py (needs SuperLink and SuperNodes)",
     "deploy/": "tests/flower/test_deploy_scripts.py (needs several machines)",
     "HOST=": "tests/flower/test_deploy_scripts.py (needs several machines)",
     "SUPERLINK=": "tests/flower/test_deploy_scripts.py (needs several machines)",
     "FLWR_HOME=": "tests/flower/test_deploy_scripts.py (needs several machines)",
-    "fedsparq reproduce": "tests/paper/test_reproduce.py (hours of training)",
+    "fedsparq reproduce": "tests/lab/paper/test_reproduce.py (hours of training)",
 }
 """How commands begin that are run by another test, and why."""
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import fedsparq
-from fedsparq.experiments.preflight import MODELS
-from fedsparq.tasks import models
+from fedsparq.lab.tasks import networks
+from fedsparq.lab.tasks.models import MODELS
 
 PACKAGE = Path(fedsparq.__file__).parent
 _LISTING = "import sys, json, atexit; atexit.register(lambda: print(json.dumps(sorted(sys.modules)), file=sys.stderr));"
@@ -70,7 +70,7 @@ def test_a_typo_is_reported_before_torch_is_imported(words: list[str], expected:
 
 
 def test_model_names_are_those_that_there_are() -> None:
-    assert tuple(models._MODELS) == MODELS
+    assert all(hasattr(networks, name) for name in MODELS.values())
 
 
 def test_version() -> None:
@@ -79,7 +79,7 @@ def test_version() -> None:
 
 def test_bundled_specs_are_named_in_the_help() -> None:
     said = loaded("compare", "--help")[0]
-    assert all(path.stem in said for path in (PACKAGE / "specs" / "bundled").glob("*.toml"))
+    assert all(path.stem in said for path in (PACKAGE / "lab" / "specs" / "bundled").glob("*.toml"))
 
 
 def test_every_public_name_is_there() -> None:

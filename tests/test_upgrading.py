@@ -16,7 +16,7 @@ import pytest
 import fedsparq
 from fedsparq.errors import RunError, WireError
 from fedsparq.federate.messages import Broadcast
-from fedsparq.specs import RunSpec, check, load_compare, read_toml
+from fedsparq.lab.specs import RunSpec, check, load_compare, read_toml
 
 OLD = Path(__file__).with_name("written_by_0_1_0")
 MESSAGES = sorted((OLD / "messages").glob("*.fsq"))

@@ -46,7 +46,7 @@ def train(message: Message, context: Context) -> Message:
 
 @server_app.main()
 def serve(grid: Grid, context: Context) -> None:
-    from fedsparq.tasks import models
+    from fedsparq.lab.tasks import models
 
     config = context.run_config
     nodes, rounds, variant = int(str(config["nodes"])), int(str(config["rounds"])), str(config["variant"])

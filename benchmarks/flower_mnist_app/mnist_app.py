@@ -17,7 +17,7 @@ from flwr.serverapp.strategy import FedAvg, Strategy
 from numpy.typing import NDArray
 
 from fedsparq.flower import Compressed, FedSparQ, compress
-from fedsparq.tasks.data import load
+from fedsparq.lab.tasks.load import load
 
 METHOD, BITS = "fedsparq-adaptive", 0.3
 BATCH, RATE = 32, np.float32(0.1)

@@ -41,7 +41,7 @@ def load_arrays(model: nn.Module, arrays: dict[str, torch.Tensor]) -> None:
 def tokens(text: str) -> torch.Tensor:
     """A text's bytes, or the characters of the data set `shakespeare`, by their numbers."""
     if text == "shakespeare":
-        from fedsparq.tasks.data import load
+        from fedsparq.lab.tasks.load import load
 
         return torch.from_numpy(load("shakespeare").train[0].copy()).reshape(-1)
     data = Path(text or Path(__file__).with_name("sonnets.md")).read_bytes()

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
         UpdateError as UpdateError,
         WireError as WireError,
     )
-    from fedsparq.experiments.api import Result as Result, compare as compare, run as run
-    from fedsparq.experiments.callbacks import Callback as Callback
+    from fedsparq.lab.experiments.api import Result as Result, compare as compare, run as run
+    from fedsparq.lab.experiments.callbacks import Callback as Callback
     from fedsparq.federate.client import Client as Client, Trained as Trained
     from fedsparq.federate.model import Model as Model
     from fedsparq.federate.server import Server as Server
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
         Update as Update,
     )
     from fedsparq.rules import Proximal as Proximal
-    from fedsparq.tasks.dataset import Dataset as Dataset
+    from fedsparq.lab.tasks.dataset import Dataset as Dataset
     from fedsparq.wire import decode as decode, encode as encode
 
     __version__: str
@@ -56,8 +56,8 @@ if TYPE_CHECKING:
 _HOMES = {
     "aggregate": "Mean whole_round",
     "errors": "FedSparQError OptionError UpdateError WireError",
-    "experiments.api": "Result compare run",
-    "experiments.callbacks": "Callback",
+    "lab.experiments.api": "Result compare run",
+    "lab.experiments.callbacks": "Callback",
     "federate.client": "Client Trained",
     "federate.model": "Model",
     "federate.server": "Server",
@@ -70,7 +70,7 @@ _HOMES = {
     "payload": "Dense Payload Sparse Values register_values",
     "protocols": "Aggregate Aggregator ClientRule Compressor Feedback Optimizer State Update",
     "rules": "Proximal",
-    "tasks.dataset": "Dataset",
+    "lab.tasks.dataset": "Dataset",
     "wire": "decode encode",
 }
 _HOME = {name: f"fedsparq.{home}" for home, names in _HOMES.items() for name in names.split()}
@@ -105,4 +105,5 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
+import_module("fedsparq.moved")
 sys.modules[__name__].__class__ = _Package

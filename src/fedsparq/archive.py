@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 import xxhash
@@ -165,7 +165,7 @@ def create(path: Path, private: bool = False) -> BinaryIO:
     return os.fdopen(os.open(path, flags, 0o600 if private else 0o666), "wb")
 
 
-def open_lock(path: Path) -> IO[bytes]:
+def open_lock(path: Path) -> BinaryIO:
     """Open a private file to lock, creating it if there is none. A symbolic link is not followed."""
     try:
         return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600), "r+b")

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from fedsparq.errors import OptionError
+from fedsparq.errors import FedSparQError, OptionError
 
 _HERE, _INSTALLED = os.path.dirname(__file__), "site-packages"
 _FORM = re.compile(r"(?P<module>[^\W\d]\w*(?:\.[^\W\d]\w*)*):(?P<function>[^\W\d]\w*)")
@@ -39,6 +40,23 @@ def load_function(name: str, what: str, choices: Iterable[str] = ()) -> Callable
         raise OptionError(f"{what} {name!r}: module {found['module']!r} has no function {found['function']!r}")
     made: Callable[..., Any] = function
     return made
+
+
+def call_checked(what: str, make: Callable[..., Any], arguments: Mapping[str, Any], provided: Container[str]) -> Any:
+    """Call a function that may be a user's own. Its options are its parameters except those that are `provided`."""
+    signature = inspect.signature(make)
+    try:
+        signature.bind(**arguments)
+    except TypeError as error:
+        own = ", ".join(key for key in signature.parameters if key not in provided)
+        raise OptionError(f"{what}: {error}; its options are: {own or 'none'}") from error
+    with importable_from_here():
+        try:
+            return make(**arguments)
+        except FedSparQError:
+            raise
+        except Exception as error:  # a user's function may raise anything
+            raise OptionError(f"{what} failed: {describe_error(error)}") from error
 
 
 @contextmanager

@@ -109,19 +109,6 @@ def together(function: Callable[[A], B], items: Sequence[A], threads: int, size:
     return [results[place] for place in range(len(items))]
 
 
-def with_help(own: Callable[[], B], others: Callable[[], B], threads: int) -> list[B]:
-    """What `own` gives on this thread, and `others` on each of the others meanwhile, as far as they come to it."""
-    if threads == 1:
-        return [own()]
-    pool = _pool(os.getpid(), threads)
-    futures = [pool.submit(others) for _ in range(threads - 1)]
-    try:
-        result = own()
-    finally:
-        _end(futures)
-    return [result, *(future.result() for future in futures if not future.cancelled())]
-
-
 def _end(futures: Iterable[Future[B]]) -> None:
     """Nothing goes on in memory that its owner believes to be free."""
     waiting = [future for future in futures if not future.cancel()]

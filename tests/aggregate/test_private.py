@@ -64,6 +64,27 @@ def test_all_count_alike_over_a_constant() -> None:
     np.testing.assert_allclose(round_of(mean, vectors[:1]).mean, 0.1 / 8, rtol=1e-6)
 
 
+@pytest.mark.parametrize(("clients", "half"), [(2_000, 1024.0), (10_000, 4096.0)])
+def test_one_client_moves_the_sum_by_the_clip_however_many_others_there_are(clients: int, half: float) -> None:
+    """The worst order for float32: with the client the sum stays just above a power of two, where what the last clients
+    take from it is rounded away; without, it is just below, where it is rounded up."""
+    mean = PrivateMean(clip=1.0, noise=0.0, divisor=1.0, clients=clients, rounds=5, draw=quiet)
+    ulp = float(np.spacing(np.float32(half - 1)))
+    before = [1.0] * (int(half) - 1) + [0.5]
+    after = [-0.51 * ulp] * (clients - len(before) - 1)
+    sums = []
+    for victim in (1.0, 0.0):
+        accumulator = mean.open(LAYOUT, mean.init(LAYOUT))
+        for client, value in enumerate([*before, victim, *after]):
+            vector = np.zeros(LAYOUT.size, np.float32)
+            vector[0] = value
+            accumulator.add(Update(client, Payload.full(LAYOUT, vector), 1))
+        result = accumulator.close().mean
+        assert result is not None
+        sums.append(float(result[0]))
+    assert sums[0] - sums[1] == pytest.approx(1.0, abs=2e-3)
+
+
 def test_what_is_longer_than_the_clip_does_not_count() -> None:
     mean = PrivateMean(clip=1.0, noise=1.0, divisor=1.0, clients=2, rounds=5, draw=quiet)
     fair, long = np.zeros(LAYOUT.size), np.zeros(LAYOUT.size)
@@ -131,8 +152,8 @@ def test_with_poisson_sampling_an_audit_finds_no_more_than_its_smaller_promise()
     pytest.importorskip("dp_accounting", reason="the extra `privacy`")
     from scipy.stats import beta
 
+    from fedsparq.lab.specs.schedule import poisson_clients
     from fedsparq.privacy import epsilon_of, poisson_epsilon
-    from fedsparq.specs.schedule import poisson_clients
 
     small, noise, rate, delta, tries = Layout.of({"w": (2,)}), 0.5, 0.3, 1e-3, 4000
     mean = PrivateMean(clip=1.0, noise=noise, divisor=1.0, clients=3, rounds=1)

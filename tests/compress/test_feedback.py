@@ -12,6 +12,7 @@ from fedsparq import Layout, Method, Payload
 from fedsparq.compress.feedback import Full
 from fedsparq.errors import OptionError, UpdateError
 from fedsparq.payload import Float32Values, Sparse
+from fedsparq.protocols import RoundContext
 from made_updates import fill, fills, layouts
 
 ALL = {name: fedsparq.method(name) for name in fedsparq.METHODS}
@@ -241,12 +242,13 @@ def test_full_feedback_conserves_even_with_a_compressor_that_leaves_something_el
 def test_a_compressor_alone_leaves_update_and_state_as_they_are(name):
     layout = Layout.of({"a": (20, 30), "b": (40,)})
     compressor, rng = fedsparq.method(name).compressor, np.random.default_rng(6)
-    state = fedsparq.method(name).init(layout).compressor
+    first = fedsparq.method(name).init(layout)
+    state, context = first.compressor, (RoundContext(first.plan),) if first.plan else ()
     update = rng.laplace(size=layout.size).astype(np.float32)
     kept, frozen = {key: array.copy() for key, array in state.items()}, update.copy()
     frozen.flags.writeable = False
-    payload, after = compressor.compress(frozen, layout, state, np.random.default_rng(0))
-    again, _ = compressor.compress(update, layout, state, np.random.default_rng(0))
+    payload, after = compressor.compress(frozen, layout, state, np.random.default_rng(0), *context)
+    again, _ = compressor.compress(update, layout, state, np.random.default_rng(0), *context)
     assert payload.dense().tobytes() == again.dense().tobytes()
     assert {key: array.tolist() for key, array in state.items()} == {key: a.tolist() for key, a in kept.items()}
     assert after.keys() == state.keys()

@@ -10,12 +10,14 @@ from hypothesis import strategies as st
 from small_federation import FEDAVG, FEDSPARQ, LAYOUT, identity, reply, server, vector
 
 from fedsparq.errors import OptionError, WireError
-from fedsparq.federate.exact import ArraySpec, Beside, to_array
+from fedsparq.federate.exact import ArraySpec, Beside
 from fedsparq.federate.messages import Acknowledgement, Broadcast, FullWanted, Reply, Seen, decode_answer
+from fedsparq.federate.serialized import to_array
 from fedsparq.method import Identity
 from fedsparq.methods import METHODS, method, resolver
 from fedsparq.payload import Payload
 from fedsparq.payload.frame import KINDS, frame_kind, read_frame
+from fedsparq.payload.support import RoundPlan
 from fedsparq.wire import decode, encode
 
 STC = identity(method("stc", fraction=0.1))
@@ -81,7 +83,7 @@ NAMED = Beside({"counter": to_array(np.arange(3))}, (("a", "b"),), ArraySpec((("
 MESSAGES = {
     "broadcast": (replace(BROADCAST, blobs=CHANGES).encode(), read_broadcast),
     "broadcast with names and a plan": (
-        replace(BROADCAST, blobs=CHANGES, beside=NAMED, plan={"top": np.ones(3)}, federation="f", session=9).encode(),
+        replace(BROADCAST, blobs=CHANGES, beside=NAMED, plan=RoundPlan(clip=2.0), federation="f", session=9).encode(),
         read_broadcast,
     ),
     "seen": (Seen(3, 4).encode(), Seen.decode),

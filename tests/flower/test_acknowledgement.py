@@ -7,11 +7,11 @@ from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, 
 from toy import SHAPES, client_app, model
 
 from fedsparq import DiskStore, Identity, decode
-from fedsparq.engines.blobs import unwrap
 from fedsparq.federate.messages import Broadcast, Reply
 from fedsparq.flower import Compressed, FedSparQ, compress
 from fedsparq.flower.records import layout_of
 from fedsparq.flower.stores import ContextStore, store_for
+from fedsparq.flower.wrapped import unwrap
 from flower_models import to_model
 from inprocess_grid import InProcessGrid
 

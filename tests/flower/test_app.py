@@ -8,10 +8,10 @@ from flwr.common.config import flatten_dict
 from safetensors.numpy import load_file
 
 from fedsparq.errors import OptionError
-from fedsparq.experiments.deploy import write_app
-from fedsparq.experiments.flower_app import client_app, server_app, spec_of
-from fedsparq.experiments.run import run
-from fedsparq.specs import RunSpec
+from fedsparq.lab.experiments.deploy import write_app
+from fedsparq.lab.experiments.flower_app import client_app, server_app, spec_of
+from fedsparq.lab.experiments.run import run
+from fedsparq.lab.specs import RunSpec
 from inprocess_grid import InProcessGrid
 
 SPEC = RunSpec(clients=3, rounds=2, train_limit=300, test_limit=100, options={"multiplier": 1.5}, downlink="float16")

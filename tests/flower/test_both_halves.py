@@ -7,10 +7,10 @@ from flwr.serverapp.strategy import FedAvg
 from toy import client_app, model
 
 from fedsparq import DiskStore, OptionError, decode, method
-from fedsparq.engines.blobs import unwrap
 from fedsparq.federate.messages import Reply
 from fedsparq.flower import Compressed, FedSparQ, compress
 from fedsparq.flower.records import layout_of
+from fedsparq.flower.wrapped import unwrap
 from inprocess_grid import InProcessGrid
 
 LAYOUT = layout_of(model())

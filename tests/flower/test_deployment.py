@@ -16,9 +16,9 @@ import pytest
 pytest.importorskip("flwr")
 
 from fedsparq import DiskStore, decode
-from fedsparq.engines.worker import build_task
 from fedsparq.federate.messages import Reply
-from fedsparq.specs import RunSpec
+from fedsparq.lab.engines.worker import build_task
+from fedsparq.lab.specs import RunSpec
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "deploy"))
 from one_machine import Federation, RunFailedError, free_port, wait

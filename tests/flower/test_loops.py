@@ -17,11 +17,11 @@ from flwr.serverapp.strategy import (
 from toy import client_app, model, step, values
 
 from fedsparq import DiskStore, OptionError, decode
-from fedsparq.engines.blobs import unwrap
 from fedsparq.federate.exact import to_vector
 from fedsparq.federate.messages import Reply
 from fedsparq.flower import Compressed, FedSparQ, compress
 from fedsparq.flower.records import layout_of
+from fedsparq.flower.wrapped import unwrap
 from inprocess_grid import InProcessGrid
 
 

@@ -17,11 +17,11 @@ from flwr.serverapp.strategy import FedAvg
 from toy import client_app
 
 from fedsparq import encode, method
-from fedsparq.engines.blobs import wrap
 from fedsparq.federate.exact import NamedModel
 from fedsparq.federate.messages import Reply
 from fedsparq.flower import Compressed, FedSparQ, compress, mod
 from fedsparq.flower.records import layout_of
+from fedsparq.flower.wrapped import wrap
 from inprocess_grid import InProcessGrid
 
 SIZE = 500_000

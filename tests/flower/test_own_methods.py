@@ -11,10 +11,10 @@ from flwr.serverapp.strategy import FedAvg
 from toy import client_app, model, step
 
 from fedsparq import DiskStore, Identity, Mean, Method, OptionError, Step, decode, method
-from fedsparq.engines.blobs import unwrap
 from fedsparq.federate.messages import Broadcast, Reply
 from fedsparq.flower import Compressed, FedSparQ, compress
 from fedsparq.flower.records import layout_of, with_frame, without_frame
+from fedsparq.flower.wrapped import unwrap
 from fedsparq.methods.registry import METHODS
 from flower_models import to_model
 from inprocess_grid import InProcessGrid

@@ -12,10 +12,10 @@ from flwr.clientapp import ClientApp
 from safetensors.numpy import load_file
 
 from fedsparq import Model
-from fedsparq.engines.worker import build_task
-from fedsparq.experiments.run import run
 from fedsparq.flower import FedSparQ, compress
-from fedsparq.specs import RunSpec
+from fedsparq.lab.engines.worker import build_task
+from fedsparq.lab.experiments.run import run
+from fedsparq.lab.specs import RunSpec
 from inprocess_grid import InProcessGrid
 
 ROOT = Path(__file__).parents[2]

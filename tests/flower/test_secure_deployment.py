@@ -12,11 +12,11 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from fedsparq.engines.engine import Asked
-from fedsparq.engines.local import LocalEngine
-from fedsparq.experiments.run import run
 from fedsparq.federate.rounds import Delivery
-from fedsparq.specs import RunSpec, check
+from fedsparq.lab.engines.engine import Asked
+from fedsparq.lab.engines.local import LocalEngine
+from fedsparq.lab.experiments.run import run
+from fedsparq.lab.specs import RunSpec, check
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "deploy"))
 sys.path.insert(0, str(Path(__file__).with_name("secure_app")))

@@ -14,8 +14,9 @@ from sound_messages import blobs, broadcasts
 from fedsparq import Model
 from fedsparq.errors import FedSparQError, WireError
 from fedsparq.federate.client import Client, Evaluate
-from fedsparq.federate.exact import NUMPY, ArraySpec, Beside, ExactArray, to_array, view
+from fedsparq.federate.exact import ArraySpec, Beside
 from fedsparq.federate.messages import Broadcast
+from fedsparq.federate.serialized import NUMPY, ExactArray, to_array, view
 from fedsparq.federate.store import MemoryStore
 from fedsparq.methods import resolver
 
@@ -103,7 +104,7 @@ def check_array(data: bytes) -> bool:
     for shape in ((9,), (3, 4), ()):
         try:
             values = view(ExactArray("float32", shape, NUMPY, data))
-        except WireError:
+        except FedSparQError:
             continue
         assert values.shape == shape
         assert values.nbytes <= len(data)

@@ -6,10 +6,10 @@ import pytest
 import fedsparq
 from fedsparq import Client, Layout, MemoryStore, Model, Payload, Server, Trained
 from fedsparq.federate.rounds import Delivery, Traffic, play_round
+from fedsparq.lab.specs import RunSpec, check
 from fedsparq.methods import resolver
 from fedsparq.protocols import Heard
 from fedsparq.rules import CommonPart
-from fedsparq.specs import RunSpec, check
 
 LAYOUT = Layout.of({"a": (2, 3), "b": (4,)})
 

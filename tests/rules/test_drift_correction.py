@@ -10,10 +10,10 @@ import fedsparq
 from fedsparq import Client, Layout, MemoryStore, Model, OptionError, Server, Trained, Validation
 from fedsparq.federate.downlink import Downlink
 from fedsparq.federate.rounds import Delivery, Traffic, play_round
+from fedsparq.lab.specs import RunSpec, check
 from fedsparq.methods import resolver
 from fedsparq.methods.registry import broadcast_method
 from fedsparq.rules import DriftCorrection
-from fedsparq.specs import RunSpec, check
 
 LAYOUT = Layout.of({"w": (1,)})
 CURVATURE, MINIMUM = (1.0, 4.0), (1.0, -2.0)
@@ -136,4 +136,4 @@ def test_the_reach_of_training(momentum, steps):
     for _ in range(steps):
         velocity = momentum * velocity + 1
         moved += 0.1 * velocity
-    assert fedsparq.tasks.Training(lr=0.1, momentum=momentum).reach(steps) == pytest.approx(moved)
+    assert fedsparq.lab.tasks.Training(lr=0.1, momentum=momentum).reach(steps) == pytest.approx(moved)

@@ -18,13 +18,13 @@ from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedsparq.engines.blobs import unwrap, wrap
-from fedsparq.engines.grid import GridEngine
 from fedsparq.errors import FedSparQError
-from fedsparq.experiments.flower_app import client_app
-from fedsparq.experiments.run import run
+from fedsparq.flower.wrapped import unwrap, wrap
+from fedsparq.lab.engines.grid import GridEngine
+from fedsparq.lab.experiments.flower_app import client_app
+from fedsparq.lab.experiments.run import run
+from fedsparq.lab.specs import RunSpec, check
 from fedsparq.secure.messages import Survivors, Unmasking, kind_of
-from fedsparq.specs import RunSpec, check
 from inprocess_grid import InProcessGrid
 
 CLIENTS, TRIALS = 4, 10

@@ -17,7 +17,7 @@ from fedsparq.cli.interrupt import InterruptedCommandError
 from fedsparq.errors import MissingExtraError, RunError
 
 if TYPE_CHECKING:
-    from fedsparq.report.write import Report
+    from fedsparq.lab.report.write import Report
 
 
 class _Commands(TyperGroup):
@@ -69,17 +69,24 @@ def say_left_out(written: Report) -> None:
         say(f"left out: {left}")
 
 
+def _is_installed(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False
+
+
 def need_torch() -> None:
     """An error that says what to install, before anything slow is imported."""
     for name in ("torch", "datasets", "matplotlib"):
-        if find_spec(name) is None:
+        if not _is_installed(name):
             raise MissingExtraError(f"this command needs {name}: pip install 'fedsparq[torch]'")
 
 
 def conclude(folders: list[Path], page: Path, paper: bool, command: str) -> None:
     """Show the tables of some runs and write their report, with the figures that it shows itself."""
-    from fedsparq.report.console import print_tables
-    from fedsparq.results.reading import load_runs
+    from fedsparq.lab.report.console import print_tables
+    from fedsparq.lab.results.reading import load_runs
 
     print_tables(folders, console)
     if not load_runs(folders).runs:
@@ -92,7 +99,7 @@ def conclude(folders: list[Path], page: Path, paper: bool, command: str) -> None
 
 def write(folders: list[Path], page: Path, **about: Any) -> Report:
     """Write a report, as a page, a PDF or Markdown."""
-    from fedsparq.report.write import write_report
+    from fedsparq.lab.report.write import write_report
 
     try:
         return write_report(folders, page, **about)

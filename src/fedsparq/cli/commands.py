@@ -15,9 +15,9 @@ from fedsparq.cli.overrides import accepts_overrides
 from fedsparq.errors import FedSparQError, OptionError, RunError
 
 if TYPE_CHECKING:
-    from fedsparq.specs import RunSpec
+    from fedsparq.lab.specs import RunSpec
 
-_BUNDLED = sorted(path.stem for path in (Path(__file__).parents[1] / "specs" / "bundled").glob("*.toml"))
+_BUNDLED = sorted(path.stem for path in (Path(__file__).parents[1] / "lab" / "specs" / "bundled").glob("*.toml"))
 
 Spec = Annotated[Path | None, typer.Argument(help="A TOML file; without one, the options say all.")]
 Results = Annotated[Path | None, typer.Option(help="Folder for the results; by default under runs/.")]
@@ -40,7 +40,7 @@ def compare(
 ) -> None:
     """Run methods x partitions x seeds and show what each costs. Can be interrupted: call it again to go on."""
     need_torch()
-    from fedsparq.specs import load_compare, locate
+    from fedsparq.lab.specs import load_compare, locate
 
     path = locate(spec)
     folder = out or Path("runs") / path.stem
@@ -52,7 +52,7 @@ def compare(
 def datasets() -> None:
     """The data sets known by name, and where each would be read from."""
     need_torch()
-    from fedsparq.tasks.data import catalogue
+    from fedsparq.lab.tasks.load import catalogue
 
     table = Table("name", "hub id", "classes", "train", "test", "found")
     for row in catalogue():
@@ -72,9 +72,9 @@ def deploy(
 ) -> None:
     """Write an experiment as an app that `flwr run` takes; docs/FLOWER.md brings up the servers it runs on."""
     need_torch()
-    from fedsparq.experiments.deploy import submit as hand_in
-    from fedsparq.experiments.deploy import write_app
-    from fedsparq.specs import load_run
+    from fedsparq.lab.experiments.deploy import submit as hand_in
+    from fedsparq.lab.experiments.deploy import write_app
+    from fedsparq.lab.specs import load_run
 
     app_folder = write_app(load_run(spec, overrides), folder, out=out)
     say(f"Flower app written: flwr run {app_folder}")
@@ -88,7 +88,7 @@ def inspect_message(
     layout: Annotated[Path | None, typer.Option(help="The model's tensors as JSON: {name: shape}.")] = None,
 ) -> None:
     """What a message holds, layer by layer, beside the entropy bound and the paper's 6 bytes a coordinate."""
-    from fedsparq.wire.inspect import inspect_file
+    from fedsparq.cli.inspection import inspect_file
 
     inspect_file(file, layout)
 
@@ -128,7 +128,7 @@ def report(
 
 
 def _watch(folders: list[Path], out: Path, title: str | None) -> None:
-    from fedsparq.report.watch import watch
+    from fedsparq.lab.report.watch import watch
 
     if out.suffix.lower() != ".html":
         raise OptionError(f"--watch writes a page: -o must end in .html, not {out.name}")
@@ -147,7 +147,7 @@ def reproduce(
 ) -> None:
     """The paper's tables and figures, on real data, beside the paper's own numbers."""
     need_torch()
-    from fedsparq.paper.reproduce import plan
+    from fedsparq.lab.paper.reproduce import plan
 
     words = ["fedsparq reproduce", f"--only {only}" if only else "", f"--scale {scale}"]
     words.append(f"--seeds {seeds}" if seeds else "")
@@ -170,21 +170,21 @@ def run(
     """Train with one method."""
     need_torch()
     from fedsparq.cli.progress import following
-    from fedsparq.experiments.naming import run_folder
-    from fedsparq.experiments.preflight import look_ahead
-    from fedsparq.experiments.trackers import trackers
-    from fedsparq.specs import load_run
+    from fedsparq.lab.experiments.naming import run_folder
+    from fedsparq.lab.experiments.preflight import look_ahead
+    from fedsparq.lab.experiments.trackers import trackers
+    from fedsparq.lab.specs import load_run
 
     chosen = load_run(spec, overrides)
     look_ahead(chosen)
     folder, tracking = out or run_folder(Path("runs"), chosen), trackers(track or ())
     with following(console) as follow:
-        from fedsparq.experiments.run import run as play
+        from fedsparq.lab.experiments.run import run as play
 
         told = [follow(chosen), *tracking]
         many = worker_count(workers)
         summary = play(chosen, folder, resume=resume, workers=many, checkpoint_every=checkpoint_every, callbacks=told)
-    from fedsparq.report.console import print_tables
+    from fedsparq.lab.report.console import print_tables
 
     print_tables([folder], console)
     for lost in summary.get("lost_states", ()):
@@ -197,10 +197,10 @@ def _play_all(
 ) -> None:
     """Play many runs, show and report what there is, and end with an error that lists those that failed."""
     from fedsparq.cli.progress import describe, following
-    from fedsparq.experiments.callbacks import Callbacks
-    from fedsparq.experiments.compare import compare as play
-    from fedsparq.experiments.preflight import look_ahead
-    from fedsparq.experiments.trackers import trackers
+    from fedsparq.lab.experiments.callbacks import Callbacks
+    from fedsparq.lab.experiments.compare import compare as play
+    from fedsparq.lab.experiments.preflight import look_ahead
+    from fedsparq.lab.experiments.trackers import trackers
 
     trackers(track or ())
     for chosen in runs:

@@ -49,7 +49,6 @@ _OVERRIDES: dict[str, tuple[type, str]] = {
     "secure_sums": (bool, "Sum the updates under masks: the server sees no single one."),
     "engine": (str, "local or flower-simulation."),
     "device": (str, "auto, cpu, cuda or mps."),
-    "precision": (str, "float32 or bfloat16."),
 }
 _OPTIONS = ("method", "dataset", "model", "task", "aggregator", "optimizer", "downlink")
 """What may have options of its own: `--dataset-option rows=900`; those of the method are also `-o`."""
@@ -59,7 +58,7 @@ def accepts_overrides(command: F) -> F:
     """Give a command the options that override a spec; it gets those that were set as `overrides`, a spec's table."""
 
     def wrapped(**arguments: Any) -> Any:
-        from fedsparq.experiments.settings import as_table
+        from fedsparq.lab.experiments.settings import as_table
 
         given = {key: value for key in _OVERRIDES if (value := arguments.pop(key)) is not None}
         for name in _OPTIONS:

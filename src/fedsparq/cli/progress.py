@@ -12,10 +12,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Column
 
-from fedsparq.experiments.callbacks import Callback
-from fedsparq.results.records import Round
-from fedsparq.results.units import human_bytes
-from fedsparq.specs import RunSpec
+from fedsparq.lab.experiments.callbacks import Callback
+from fedsparq.lab.results.records import Round
+from fedsparq.lab.results.units import human_bytes
+from fedsparq.lab.specs import RunSpec
 
 _COLUMNS = (
     TextColumn("{task.description}", markup=False, table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis")),

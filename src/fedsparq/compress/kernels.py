@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fedsparq.compiled import at_least_mask, count_ones, jit, jit_reordering_sums, trailing_zeros
+from fedsparq.compiled import count_ones, jit, jit_reordering_sums, trailing_zeros
 from fedsparq.payload.kernels import half_to_float, random_bits
 
 _MAGNITUDE = np.uint32(0x7FFFFFFF)
@@ -53,13 +53,15 @@ def add(update: Any, residual: Any, c: Any, bounds: Any, sums: Any) -> None:
 
 
 @jit
-def at_least_word(bits: Any, start: int, limit: Any) -> Any:
-    """A word of the bitmap that marks magnitudes of at least `limit`: the one for the 64 coordinates from `start`."""
-    if start + 64 <= bits.size:
-        return at_least_mask(bits, start, limit)
+def at_least_word(bits: Any, limit: Any) -> Any:
+    """A word of the bitmap that marks magnitudes of at least `limit`: the one for these coordinates, 64 at most."""
     word = np.uint64(0)
-    for i in range(start, bits.size):
-        word |= np.uint64((bits[i] & _MAGNITUDE) >= limit) << np.uint64(i - start)
+    if bits.size == 64:  # all at once
+        for j in range(64):
+            word |= np.uint64((bits[j] & _MAGNITUDE) >= limit) << np.uint64(j)
+    else:
+        for j in range(bits.size):
+            word |= np.uint64((bits[j] & _MAGNITUDE) >= limit) << np.uint64(j)
     return word
 
 
@@ -68,7 +70,7 @@ def _list_block(bits: Any, limit: Any, first: Any, indices: Any) -> int:
     """List where magnitudes reach the limit, as indices from `first` on; returns how many."""
     n = 0
     for start in range(0, bits.size, 64):
-        word = at_least_word(bits, start, limit)
+        word = at_least_word(bits[start : start + 64], limit)
         base = np.uint64(first) + np.uint64(start)
         count = int(count_ones(word))
         for listed in range(n, n + count, STRIDE):

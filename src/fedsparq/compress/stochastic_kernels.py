@@ -62,7 +62,7 @@ def draw(c: Any, bounds: Any, steps: Any, leasts: Any, seed: Any, indices: Any, 
         step, limit, base = np.float64(steps[layer]), np.float32(leasts[layer]).view(np.uint32), bounds[layer]
         layer_bits = bits[base : bounds[layer + 1]]
         for start in range(0, layer_bits.size, 64):
-            word = at_least_word(layer_bits, start, limit)
+            word = at_least_word(layer_bits[start : start + 64], limit)
             while word != 0:
                 index = np.uint64(base + start) + trailing_zeros(word)
                 word &= word - np.uint64(1)

@@ -18,9 +18,10 @@ import xxhash
 from fedsparq.errors import OptionError, WireError
 from fedsparq.federate.acknowledge import Resolve, acknowledge
 from fedsparq.federate.clip import clip_exact, clip_hard, clip_norm
-from fedsparq.federate.exact import Beside, NamedModel, Record, Ties, same, span_of
+from fedsparq.federate.exact import Beside, NamedModel, Ties, span_of
 from fedsparq.federate.messages import Broadcast, FullWanted, Reply
 from fedsparq.federate.model import Model
+from fedsparq.federate.serialized import Record, same
 from fedsparq.federate.state import ClientState, HeldModel
 from fedsparq.federate.store import Store
 from fedsparq.layout import Arrays, Buffers, Layout, Vector

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsparq.federate.exact import NUMPY, Record, Serialized, to_array, view
+from fedsparq.federate.serialized import NUMPY, Record, Serialized, to_array, view
 from fedsparq.method import Method
 from fedsparq.payload import Float32Values, Payload, Values
 from fedsparq.protocols import State

@@ -6,60 +6,31 @@ types that numpy does not have are exact arrays: they travel unchanged, and only
 
 from __future__ import annotations
 
-import io
 import json
-import math
 import struct
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
 from fedsparq.errors import UpdateError, WireError
+from fedsparq.federate.serialized import NUMPY, ExactArray, Record, Serialized, array_digest, to_array, view
 from fedsparq.layout import Buffers, Layout, Vector
 from fedsparq.payload import Payload
 
-NUMPY = "numpy.ndarray"
-"""The serialization type of an array whose data is in numpy's file format."""
 COMPRESSIBLE = ("float16", "float32")
 _MAX_TEXT = 1 << 24
-_MAX_HEADER = 1 << 16
 _MAX_RATIO = 64
 
 Entry = tuple[str, str, tuple[int, ...]]
 """An array without its values: name, type, shape."""
 Ties = tuple[tuple[str, str], ...]
 """Pairs of arrays that are one tensor under two names: the first changes as the second does."""
-
-
-class Serialized(Protocol):
-    """An array as bytes; Flower's `Array` is one."""
-
-    @property
-    def dtype(self) -> str: ...
-    @property
-    def shape(self) -> Sequence[int]: ...
-    @property
-    def stype(self) -> str: ...
-    @property
-    def data(self) -> bytes: ...
-
-
-class ExactArray(NamedTuple):
-    """A serialized array of our own."""
-
-    dtype: str
-    shape: tuple[int, ...]
-    stype: str
-    data: bytes
-
-
-Record = Mapping[str, Serialized]
 
 
 @dataclass(frozen=True)
@@ -93,11 +64,11 @@ class ArraySpec:
     @classmethod
     def from_json(cls, text: str) -> ArraySpec:
         try:
-            found = tuple((str(name), str(dtype), tuple(map(int, shape))) for name, dtype, shape in json.loads(text))
+            found = tuple(map(_entry, json.loads(text)))
         except (ValueError, TypeError, OverflowError, RecursionError) as error:
             raise WireError(f"the names and shapes of a model cannot be read: {error}") from None
-        if any(size < 0 for _, _, shape in found for size in shape) or len({name for name, _, _ in found}) < len(found):
-            raise WireError("the names and shapes of a model are not possible")
+        if len({name for name, _, _ in found}) < len(found):
+            raise WireError("the names of a model name an array twice")
         return cls(found)
 
     def check(self, record: Record) -> None:
@@ -114,6 +85,16 @@ class ArraySpec:
                     f"tensor {name!r} has shape {tuple(record[name].shape)}, the model has {shape}; "
                     "both sides need the same model"
                 )
+
+
+def _entry(listed: Any) -> Entry:
+    """An entry as JSON has it; ValueError or TypeError for what is none."""
+    name, dtype, shape = listed
+    if not (isinstance(name, str) and isinstance(dtype, str)):
+        raise ValueError("the name or the type of an array is not a text")
+    if not all(type(length) is int and 0 <= length < 2**32 for length in shape):
+        raise ValueError(f"an array cannot have the shape {str(shape)[:80]}")
+    return name, dtype, tuple(shape)
 
 
 class _Typed(NamedTuple):
@@ -224,8 +205,8 @@ class NamedModel:
         """Refuse plain arrays that are not this model's, or that nobody can read."""
         self.named_spec.check(record)
         for name, array in record.items():
-            if array.stype == NUMPY and view(array).dtype.kind not in "fiubV":
-                raise WireError(f"the array {name!r} is of the type {array.dtype}, which is no number")
+            if self.arrays()[name].stype == NUMPY:
+                view(array)
 
     def check_beside(self, arrays: Record, ties: Ties) -> None:
         """Refuse exact arrays or ties that this model cannot have."""
@@ -257,59 +238,6 @@ def to_vector(record: Record, layout: Layout) -> Vector:
     for tensor in layout.tensors:
         vector[tensor.span].reshape(tensor.shape)[...] = view(record[tensor.name])
     return vector
-
-
-def view(array: Serialized) -> NDArray[Any]:
-    """An array's values without a copy, read only. Its header is checked before numpy sees it."""
-    if array.stype != NUMPY:
-        raise UpdateError(f"an array of the kind {array.stype!r} has no values that we can read")
-    data = array.data
-    wide = data[6:7] != b"\1"
-    start = 12 + int.from_bytes(data[8:12], "little") if wide else 10 + int.from_bytes(data[8:10], "little")
-    if data[:6] != b"\x93NUMPY" or start > min(len(data), _MAX_HEADER):
-        raise WireError("an array is not in numpy's format")
-    shape, fortran, dtype = _npy_header(bytes(data[:start]))
-    count = math.prod(shape)
-    if dtype.hasobject or shape != tuple(array.shape) or len(data) != start + count * dtype.itemsize:
-        raise WireError(f"an array of {len(data):,} bytes is not {dtype}{list(shape)}, or says it is another")
-    flat = np.frombuffer(data, dtype, offset=start, count=count)
-    return flat.reshape(shape[::-1]).T if fortran else flat.reshape(shape)
-
-
-@lru_cache(1024)
-def _npy_header(data: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """What precedes an array's values in numpy's format; the same for as long as a model is trained."""
-    stream = io.BytesIO(data)
-    try:
-        version = np.lib.format.read_magic(stream)
-        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, fortran, dtype = read(stream)
-    except (ValueError, TypeError, SyntaxError, OverflowError, RecursionError) as error:
-        raise WireError(f"an array's header cannot be read: {str(error)[:200]}") from None
-    if not all(type(size) is int and 0 <= size < 2**48 for size in shape):
-        raise WireError("an array's shape is not possible")
-    return shape, fortran, dtype
-
-
-def to_array(values: NDArray[Any]) -> ExactArray:
-    """Serialize an array in numpy's format, with one copy."""
-    values = np.ascontiguousarray(values).reshape(values.shape)
-    stream = io.BytesIO()
-    header = {"descr": np.lib.format.dtype_to_descr(values.dtype), "fortran_order": False, "shape": values.shape}
-    np.lib.format.write_array_header_1_0(stream, header)
-    data = b"".join((stream.getvalue(), values.reshape(-1).view(np.uint8).data))
-    return ExactArray(str(values.dtype), values.shape, NUMPY, data)
-
-
-def same(one: Serialized, other: Serialized) -> bool:
-    """Whether two arrays are the same in every bit."""
-    return (one.dtype, tuple(one.shape), one.stype, one.data) == (
-        *(other.dtype, tuple(other.shape), other.stype, other.data),
-    )
-
-
-def array_digest(array: Serialized) -> int:
-    return xxhash.xxh3_64_intdigest(array.data, xxhash.xxh3_64_intdigest(f"{array.dtype}{tuple(array.shape)}".encode()))
 
 
 def pack_arrays(arrays: Record) -> bytes:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsparq.errors import WireError
-from fedsparq.federate.exact import Record, Serialized, same, to_array, view
+from fedsparq.federate.serialized import Record, Serialized, same, to_array, view
 from fedsparq.layout import Buffers
 
 _LARGEST = 1e6

@@ -31,6 +31,8 @@ from fedsparq.secure.keys import NodeKey
 from fedsparq.secure.messages import Invitation, Masked, Neighbourhood, Survivors, kind_of
 from fedsparq.wire import decode
 
+_MEMBER = "member.safetensors"
+
 AskMasked = Callable[[Mapping[int, bytes]], Iterable[Delivery]]
 """Sends each client its own request, and gives the answers as they come."""
 
@@ -148,7 +150,14 @@ class MaskedClient:
 
     @property
     def _path(self) -> Path:
-        return self.folder / "member.safetensors"
+        return self.folder / _MEMBER
+
+
+def forget_sums(states: Path) -> None:
+    """Remove what clients of this machine keep of a sum under way, whose replies are forgotten too: the round is asked
+    again as a new one. Their nodes' keys stay."""
+    for path in states.glob(f"secrets-*/{_MEMBER}"):
+        path.unlink()
 
 
 def play_masked(server: Server, terms: Terms, clients: list[int], ask: AskMasked, traffic: Traffic) -> RoundOutcome:

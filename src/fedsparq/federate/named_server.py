@@ -9,9 +9,10 @@ import numpy as np
 
 from fedsparq.aggregate import Mean
 from fedsparq.errors import OptionError, RunError, WireError
-from fedsparq.federate.exact import Beside, NamedModel, Record, Serialized, Ties, to_vector
+from fedsparq.federate.exact import Beside, NamedModel, Ties, to_vector
 from fedsparq.federate.exact_mean import ExactMean, statistics_of
 from fedsparq.federate.model import Model
+from fedsparq.federate.serialized import Record, Serialized
 from fedsparq.federate.server import RoundOutcome, Server
 from fedsparq.federate.validation import Validation
 from fedsparq.layout import Arrays, part_of

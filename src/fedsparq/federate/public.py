@@ -9,8 +9,9 @@ import numpy as np
 
 from fedsparq.errors import WireError
 from fedsparq.federate.downlink import HISTORY, Downlink
-from fedsparq.federate.exact import ArraySpec, Beside, NamedModel, Serialized, Ties, array_digest, span_of
+from fedsparq.federate.exact import ArraySpec, Beside, NamedModel, Ties, span_of
 from fedsparq.federate.model import Model
+from fedsparq.federate.serialized import Serialized, array_digest
 from fedsparq.layout import Arrays, part_of
 from fedsparq.method import Method
 from fedsparq.protocols import State

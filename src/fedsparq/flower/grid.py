@@ -17,14 +17,15 @@ from flwr.app import ArrayRecord, Error, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 
-from fedsparq.engines.blobs import STYPE, unwrap
 from fedsparq.errors import OptionError, UpdateError, WireError
 from fedsparq.federate.events import MAX_REASON, Reporter
-from fedsparq.federate.exact import NUMPY, ArraySpec, NamedModel
+from fedsparq.federate.exact import ArraySpec, NamedModel
 from fedsparq.federate.ledger import Ledger, Received, Ticket
 from fedsparq.federate.public import PublicModel
+from fedsparq.federate.serialized import NUMPY
 from fedsparq.flower.mod import BEHIND, SET_UP
 from fedsparq.flower.records import KEY, cast, only_arrays, size, to_record, with_frame
+from fedsparq.flower.wrapped import STYPE, unwrap
 
 _AT_ONCE = 16
 _PAUSE, _LONGEST_PAUSE = 0.05, 1.0

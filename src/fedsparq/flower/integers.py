@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.serverapp.strategy import Strategy
 
-from fedsparq.federate.exact import ArraySpec, same
+from fedsparq.federate.exact import ArraySpec
+from fedsparq.federate.serialized import same
 from fedsparq.flower.advice import adds_noise
 from fedsparq.flower.records import cast, clip_of
 

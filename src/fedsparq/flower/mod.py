@@ -15,17 +15,21 @@ from flwr.clientapp.typing import ClientAppCallable, Mod
 from flwr.common.constant import ErrorCode
 from flwr.supercore import log
 
-from fedsparq.engines.blobs import wrap
 from fedsparq.errors import FedSparQError, OptionError, UnknownMethodError, UpdateError, WireError
 from fedsparq.federate.client import Client, Evaluate, Ignore, NeedModel, SendAgain, Train, Trained
 from fedsparq.federate.exact import NamedModel
 from fedsparq.federate.messages import Broadcast, Seen
+from fedsparq.federate.validation import Validation
 from fedsparq.flower.advice import check_runs
 from fedsparq.flower.records import KEY, clip_of, examples, extra_of, of_extra, only_arrays, to_record, without_frame
 from fedsparq.flower.stores import store_for
+from fedsparq.flower.wrapped import wrap
 from fedsparq.method import Identity, Method
-from fedsparq.methods.registry import check_portable, left_to_federations, resolver
+from fedsparq.methods.registry import aggregator as aggregator_named
+from fedsparq.methods.registry import check_portable, federated_method, left_to_federations, resolver
 from fedsparq.methods.registry import method as method_named
+from fedsparq.methods.registry import optimizer as optimizer_named
+from fedsparq.protocols import Aggregator, Optimizer
 
 SET_UP = "fedsparq set-up: "
 """How an error begins that no further round will mend."""
@@ -196,6 +200,27 @@ def portable(
     check_portable(choice, "a Flower node")
     check_unplanned(choice)
     return choice
+
+
+def whole_method(
+    method: str | Method,
+    options: dict[str, Any],
+    fraction: float,
+    aggregator: str | Aggregator | None,
+    optimizer: str | Optimizer | None,
+    validation: Validation | None,
+) -> Method:
+    """A method with its server, as this federation has it."""
+    aggregator = aggregator_named(aggregator) if isinstance(aggregator, str) else aggregator
+    optimizer = optimizer_named(optimizer) if isinstance(optimizer, str) else optimizer
+
+    def make(name: str, **given: Any) -> Method:
+        own_server = aggregator is None and optimizer is None and (validation is None or validation.acknowledge)
+        return federated_method(name, fraction, **given) if own_server else method_named(name, **given)
+
+    chosen = portable(method, options, make).with_server(aggregator, optimizer)
+    check_unplanned(chosen)
+    return chosen
 
 
 def check_unplanned(choice: Method) -> None:

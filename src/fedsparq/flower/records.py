@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-from fedsparq.engines.blobs import STYPE, unwrap, wrap
 from fedsparq.errors import WireError
-from fedsparq.federate.exact import ArraySpec, Record, Serialized, to_array, view
+from fedsparq.federate.exact import ArraySpec
+from fedsparq.federate.serialized import Record, Serialized, to_array, view
+from fedsparq.flower.wrapped import STYPE, unwrap, wrap
 from fedsparq.layout import Layout
 
 EXAMPLES = "num-examples"
 """Flower's name for the number of examples an app trained on."""
+_MOST_EXAMPLES = 2**53
+"""Whole numbers up to here are exact as floats."""
 KEY = "fedsparq"
 _RECORD = "config"
 _CLIP = "clipping_norm"
@@ -52,14 +56,31 @@ def only_arrays(content: RecordDict) -> tuple[str, ArrayRecord]:
 
 
 def examples(content: RecordDict) -> float:
-    """The weight that the app says its reply has, as Flower reads it: examples, or any number; 1 where it says none."""
+    """Return the weight that the app says its reply has, as Flower reads it; 1 where it says none."""
     for record in content.metric_records.values():
-        value = record.get(EXAMPLES)
-        if isinstance(value, int | float):
-            if not 0 <= value < float("inf"):
-                raise WireError(f"{EXAMPLES} is {value}; it must be a number from 0 on")
+        value = record.get(EXAMPLES, 1)
+        if not (isinstance(value, int | float) and 0 <= value <= _MOST_EXAMPLES):
+            raise WireError(f"{EXAMPLES} is {str(value)[:80]}; it must be a number from 0 to 2^53")
+        if EXAMPLES in record:
             return value
     return 1
+
+
+def alike(contents: Mapping[int, RecordDict]) -> dict[int, RecordDict]:
+    """The contents whose metrics have a mean: those whose names and lengths are as most nodes say them."""
+    kinds = {node: _kinds(content) for node, content in contents.items()}
+    usual = Counter(kinds.values()).most_common(1)
+    return {node: content for node, content in contents.items() if kinds[node] == usual[0][0]}
+
+
+def _kinds(content: RecordDict) -> tuple[object, ...]:
+    """The names of metrics, and how many numbers each of them has."""
+
+    def length(value: object) -> int:
+        return len(value) if isinstance(value, list) else -1
+
+    records = content.metric_records.items()
+    return tuple((name, tuple(sorted((key, length(each)) for key, each in record.items()))) for name, record in records)
 
 
 def clip_of(content: RecordDict) -> float:

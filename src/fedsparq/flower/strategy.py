@@ -25,14 +25,11 @@ from fedsparq.flower.advice import check_message_api, check_runs, has_own_start,
 from fedsparq.flower.checkpoint import Checkpoint
 from fedsparq.flower.grid import Arrived, LinkedGrid
 from fedsparq.flower.integers import Integers, only_record
-from fedsparq.flower.mod import check_unplanned, portable
-from fedsparq.flower.records import cast, examples, only_arrays, to_record
+from fedsparq.flower.mod import portable, whole_method
+from fedsparq.flower.records import alike, cast, examples, only_arrays, to_record
 from fedsparq.layout import Arrays
 from fedsparq.method import Method
-from fedsparq.methods.registry import aggregator as aggregator_named
-from fedsparq.methods.registry import broadcast_method, check_broadcast, federated_method
-from fedsparq.methods.registry import method as method_named
-from fedsparq.methods.registry import optimizer as optimizer_named
+from fedsparq.methods.registry import broadcast_method, check_broadcast
 from fedsparq.protocols import Aggregator, Optimizer
 
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
@@ -92,7 +89,7 @@ class FedSparQ(Strategy):
         if around is None:
             self.__dict__["inner"] = FedAvg(**{**_FRACTIONS, **fractions})
             share = self.inner.fraction_train  # type: ignore[attr-defined]
-            chosen = _whole_method(method, options, share, aggregator, optimizer, validation)
+            chosen = whole_method(method, options, share, aggregator, optimizer, validation)
             self._server = NamedServer(chosen, validation or Validation())
             deadline = deadline if deadline is not None or validation is None else validation.deadline
         else:
@@ -225,8 +222,20 @@ class FedSparQ(Strategy):
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         arriving: Iterable[Arrived] = replies  # type: ignore[assignment]
-        messages = [arrived.message for arrived in arriving]
-        return self.inner.aggregate_evaluate(server_round + self._offset, messages)
+        messages, number = [arrived.message for arrived in arriving], server_round + self._offset
+        if self._server is None:
+            return self.inner.aggregate_evaluate(number, messages)
+        told, weights = dict[int, Message](), 0.0
+        for message in messages:
+            try:
+                if message.has_content():
+                    weights += examples(message.content)
+                    told[message.metadata.src_node_id] = message
+            except WireError as error:
+                self._report.refuse(message.metadata.src_node_id, self._ledger.number, str(error))
+        usual = self._alike({node: message.content for node, message in told.items()})
+        failed = [message for message in messages if message.has_error()]
+        return self.inner.aggregate_evaluate(number, [*failed, *map(told.get, usual)]) if weights else None
 
     def summary(self) -> None:
         log(INFO, "\t├──> Compression: %s", self._method.label)
@@ -262,7 +271,7 @@ class FedSparQ(Strategy):
         self, server: NamedServer, arriving: Iterable[Arrived]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """The method's own next model, of replies as they come."""
-        report, tickets, measured = self._report, dict[int, Ticket](), list[RecordDict]()
+        report, tickets, measured = self._report, dict[int, Ticket](), dict[int, RecordDict]()
         for arrived in arriving:
             ticket, content = arrived.ticket, arrived.message.content if arrived.ticket else RecordDict()
             if ticket is None:
@@ -281,26 +290,29 @@ class FedSparQ(Strategy):
                 self._ledger.settle(ticket, 0.0)
                 continue
             tickets[ticket.client] = ticket
-            measured.append(RecordDict(dict(content.metric_records)))
+            measured[ticket.client] = RecordDict(dict(content.metric_records))
         outcome, shares, arrays = server.close_round()
         for event in outcome.events:
             report.note(event.client, event.round, event.reason)
         for client, ticket in tickets.items():
             self._ledger.settle(ticket, shares.get(client, 0.0))
         report.close(self._ledger.number, outcome.counted)
-        return (None, None) if arrays is None else (to_record(arrays), self._metrics(measured))
+        metrics = self._metrics(list(self._alike(measured).values()))
+        return (None, None) if arrays is None else (to_record(arrays), metrics)
+
+    def _alike(self, contents: dict[int, RecordDict]) -> dict[int, RecordDict]:
+        usual = alike(contents)
+        for node in contents.keys() - usual.keys():
+            self._report.note(node, self._ledger.number, "its metrics are not those of the others: left out")
+        return usual
 
     def _metrics(self, measured: list[RecordDict]) -> MetricRecord | None:
-        """The weighted mean of what the clients measured, where all of them say their weight and measure the same."""
+        """The weighted mean of what the clients measured, where they say their weight."""
         sampling: Any = self.inner
         key = sampling.weighted_by_key
-        if not all(any(key in record for record in content.metric_records.values()) for content in measured):
+        if not measured or key not in next(iter(measured[0].metric_records.values()), {}):
             return None
-        try:
-            metrics: MetricRecord | None = sampling.train_metrics_aggr_fn(measured, key)
-        except (ValueError, TypeError, KeyError, ZeroDivisionError) as error:
-            self._report.once(f"the nodes' metrics cannot be averaged: {str(error)[:200]}")
-            return None
+        metrics: MetricRecord | None = sampling.train_metrics_aggr_fn(measured, key)
         return metrics
 
     # strategies with a loop of their own
@@ -365,27 +377,6 @@ def _plain(arrived: Arrived) -> Message:
         arrays = request.ticket.model.after(received.payload, received.beside.arrays, received.beside.ties)
         arrived.message.content = RecordDict({**content, only_arrays(content)[0]: to_record(arrays)})
     return arrived.message
-
-
-def _whole_method(
-    method: str | Method,
-    options: dict[str, Any],
-    fraction: float,
-    aggregator: str | Aggregator | None,
-    optimizer: str | Optimizer | None,
-    validation: Validation | None,
-) -> Method:
-    """A method with its server, as this federation has it."""
-    aggregator = aggregator_named(aggregator) if isinstance(aggregator, str) else aggregator
-    optimizer = optimizer_named(optimizer) if isinstance(optimizer, str) else optimizer
-
-    def make(name: str, **given: Any) -> Method:
-        own_server = aggregator is None and optimizer is None and (validation is None or validation.acknowledge)
-        return federated_method(name, fraction, **given) if own_server else method_named(name, **given)
-
-    chosen = portable(method, options, make).with_server(aggregator, optimizer)
-    check_unplanned(chosen)
-    return chosen
 
 
 def _renumbered(result: Result, offset: int) -> Result:

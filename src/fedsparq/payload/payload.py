@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,11 +13,10 @@ from numpy.typing import ArrayLike, NDArray
 from fedsparq.errors import UpdateError
 from fedsparq.layout import Buffers, Layout, Vector
 from fedsparq.payload import kernels
-from fedsparq.payload.float16 import Float16Values, in_one_array
-from fedsparq.payload.float32 import Float32Values
+from fedsparq.payload.floats import Float32Values
 from fedsparq.payload.selection import Dense, Indices, Selection, Sparse
 from fedsparq.payload.values import LARGEST_FLOAT32, Values
-from fedsparq.threads import count_of, together
+from fedsparq.threads import count_of, in_order
 
 Part = tuple[Values, Vector, Indices | None]
 """Values, and where they belong in a vector: at indices, or in all of it (None)."""
@@ -115,13 +113,13 @@ class Payload:
             raise UpdateError("the accumulator is read-only; give an array that can be changed")
         if not abs(weight) <= LARGEST_FLOAT32:
             raise UpdateError(f"the weight {weight} is not a finite float32")
-        share, workers = np.float32(weight), count_of(threads, self.layout.size)
-        together(
+        share = np.float32(weight)
+        for _ in in_order(
             lambda part: part[0].add_to(part[1], part[2], share),
-            self._even_parts(accumulator, workers) or list(self._parts(accumulator)),
-            workers,
-            size=lambda part: len(part[0]),
-        )
+            self._parts(accumulator),
+            count_of(threads, self.layout.size),
+        ):
+            pass
 
     def dot(self, vector: Vector) -> float:
         """The inner product with a dense vector, without making this one dense."""
@@ -131,14 +129,6 @@ class Payload:
             decoded = values.decode()
             total += kernels.dot(part, decoded) if indices is None else kernels.gather_dot(part, indices, decoded)
         return total
-
-    def _even_parts(self, vector: Vector, threads: int) -> list[Part]:
-        """Parts of equal size for several threads, whatever the layers; none where values do not lie in one array."""
-        bits = in_one_array(self.values) if isinstance(self.selection, Sparse) else None
-        if bits is None:
-            return []
-        ends = [bits.size * part // threads for part in range(threads + 1)]
-        return [(Float16Values(bits[first:last]), vector, self.indices[first:last]) for first, last in pairwise(ends)]
 
     def _parts(self, vector: Vector) -> Iterator[Part]:
         """The values of each layer, and where they belong."""
@@ -151,10 +141,12 @@ class Payload:
                 first, done = done, done + len(values)
                 yield values, vector, indices[first:done]
 
-    def scaled(self, share: np.float32) -> Payload:
-        """The same update times `share`: in the same kinds of values where they can hold it, else as float32."""
-        parts = ((values, values.scaled(share)) for values in self.values)
-        scaled = tuple(Float32Values(share * old.decode()) if new is None else new for old, new in parts)
+    def scaled(self, factor: np.float32) -> Payload:
+        """Return factor * update in the same kinds of values, of no more bytes; a kind that cannot becomes float32."""
+        if not 0 <= factor <= LARGEST_FLOAT32:
+            raise UpdateError(f"factor={factor}: it must be a finite number of at least 0")
+        parts = ((values, values.scaled(factor)) for values in self.values)
+        scaled = tuple(Float32Values(factor * old.decode()) if new is None else new for old, new in parts)
         return replace(self, values=scaled)
 
     @cached_property

@@ -61,10 +61,6 @@ class Writer:
     def raw(self, data: bytes | NDArray[Any]) -> None:
         self._out.append(data if isinstance(data, bytes) else data.tobytes())
 
-    def lend(self, data: Bytes) -> None:
-        """`raw` without a copy: the array must stay as it is until the message is complete."""
-        self._out.append(data.data)
-
     def byte(self, value: int) -> None:
         self._out.append(_BYTES[value])
 
@@ -108,14 +104,10 @@ class Writer:
 class Reader:
     """Reads a message that may be hostile: no length is believed before it is checked against what must be there."""
 
-    def __init__(self, data: memoryview, at: int = 0) -> None:
+    def __init__(self, data: memoryview) -> None:
         self._bytes, self._data = data, np.frombuffer(data, np.uint8)
         self._end = len(data)
-        self.at = at
-
-    def from_here(self) -> Reader:
-        """Another reader of the same message, which goes on by itself."""
-        return Reader(self._bytes, self.at)
+        self.at = 0
 
     @property
     def left(self) -> int:
@@ -156,27 +148,27 @@ class Reader:
 
     def varint(self, most: int) -> int:
         """A whole number that may not exceed `most`."""
-        byte = self.byte()
-        value, shift = byte & 0x7F, 7
-        while byte >= 0x80:
-            if shift > 63:
-                raise WireError("a number has more than ten bytes; the message is damaged")
-            byte = self.byte()
-            value |= (byte & 0x7F) << shift
-            shift += 7
-        if byte == 0 and shift > 7:
-            raise WireError("a number is written with more bytes than it needs; the message is damaged")
+        value = self.byte()
+        if value >= 0x80:
+            value = self._longer(value & 0x7F)
         if value > most:
             raise WireError(f"a count or length is {value:,}; at this place it can be {most:,} at most")
         return value
 
-    def skip_stream(self, raw_size: int) -> None:
-        """Go behind a stream without looking into it."""
-        self._next(self.varint(max(raw_size - 1, 0)) or raw_size)
+    def _longer(self, value: int) -> int:
+        """A whole number whose first byte says that more follow."""
+        for shift in range(7, 64, 7):
+            byte = self.byte()
+            value |= (byte & 0x7F) << shift
+            if byte == 0:
+                raise WireError("a number is written with more bytes than it needs; the message is damaged")
+            if byte < 0x80:
+                return value
+        raise WireError("a number has more than ten bytes; the message is damaged")
 
     def stream(self, raw_size: int, size: int) -> tuple[Bytes, bool]:
         """Undo `Writer.stream`: `raw_size` bytes as they are and True, or `size` bytes out of zstd and False."""
-        length = self.varint(max(raw_size - 1, 0))
+        length = self.varint(raw_size - 1 if raw_size else 0)
         if length == 0:
             return self.take(raw_size), True
         frame = self.raw(length)

@@ -12,10 +12,9 @@ from fedsparq.errors import WireError
 from fedsparq.layout import Buffers, Layout
 from fedsparq.payload import Payload, Reader, Seeded, Writer
 from fedsparq.payload.levels import ScaledLevels
-from fedsparq.threads import WORTH, count_of
+from fedsparq.threads import count_of
 from fedsparq.wire.chunks import Part, read_layers, write_layers
 from fedsparq.wire.context import context_levels, read_levels, write_levels
-from fedsparq.wire.float16_layers import read_float16, write_float16
 
 MAGIC = b"FSQ1"
 
@@ -38,17 +37,12 @@ def encoded_size(payload: Payload) -> int:
     return len(encode(payload))
 
 
-def decode(blob: bytes | bytearray | memoryview, layout: Layout, *, threads: int | None = None) -> Payload:
+def decode(blob: bytes | bytearray | memoryview, layout: Layout) -> Payload:
     """The payload that a message carries. Anything that is not exactly right raises WireError."""
-    return read(blob, layout, threads=threads)
+    return read(blob, layout)
 
 
-def read(
-    blob: bytes | bytearray | memoryview,
-    layout: Layout,
-    parts: list[Part] | None = None,
-    threads: int | None = 1,
-) -> Payload:
+def read(blob: bytes | bytearray | memoryview, layout: Layout, parts: list[Part] | None = None) -> Payload:
     """`decode`; what each byte was for is added to `parts`, where somebody wants to know."""
     message, digest = opened(blob)
     if digest != layout.digest:
@@ -63,9 +57,7 @@ def read(
     if flags & _CONTEXT:
         selection, values = read_levels(reader, layout, bool(flags & _SHORT), layers)
     else:
-        plain = seeded is None and parts is None
-        body = read_float16(reader, layout, count_of(threads, layout.size)) if plain else None
-        selection, values = body or read_layers(reader, layout, seeded, parts, _reading_threads(threads, layout))
+        selection, values = read_layers(reader, layout, seeded, parts)
     body_end = reader.at
     buffers = _read_buffers(reader, layout) if flags & _BUFFERS else None
     if reader.left:
@@ -88,16 +80,11 @@ def _write(payload: Payload, levels: tuple[ScaledLevels, ...] = (), threads: int
         writer.raw(selection.seed.to_bytes(8, "little") + selection.count.to_bytes(4, "little"))
     if levels:
         write_levels(writer, payload, levels, short)
-    elif not write_float16(writer, payload, count_of(threads, layout.size)):
+    else:
         write_layers(writer, payload, count_of(threads, layout.size))
     if payload.buffers is not None:
         _write_buffers(writer, payload.buffers, layout)
     return writer.with_checksum()
-
-
-def _reading_threads(threads: int | None, layout: Layout) -> int:
-    """For `read_layers`, one where layers are small on average: between them the interpreter's lock goes to and fro."""
-    return count_of(threads, layout.size if layout.size >= WORTH * len(layout.parameters) else 0)
 
 
 def opened(blob: bytes | bytearray | memoryview) -> tuple[memoryview, int]:

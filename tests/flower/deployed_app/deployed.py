@@ -12,10 +12,10 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
 from fedsparq import Model
-from fedsparq.engines.worker import build_task
 from fedsparq.flower import Compressed, compress
+from fedsparq.lab.engines.worker import build_task
+from fedsparq.lab.specs import RunSpec
 from fedsparq.layout import Layout
-from fedsparq.specs import RunSpec
 
 SPEC = RunSpec(clients=3, partition="dirichlet", train_limit=600)
 STALLED = (2, 2)

@@ -8,14 +8,14 @@ from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from fedsparq.engines.blobs import unwrap
-from fedsparq.engines.engine import Asked
-from fedsparq.engines.grid import GridEngine, work
-from fedsparq.experiments.flower_app import PARTITION, find_clients
-from fedsparq.experiments.run import run
 from fedsparq.federate.rounds import Delivery
+from fedsparq.flower.wrapped import unwrap
+from fedsparq.lab.engines.engine import Asked
+from fedsparq.lab.engines.grid import GridEngine, work
+from fedsparq.lab.experiments.flower_app import PARTITION, find_clients
+from fedsparq.lab.experiments.run import run
+from fedsparq.lab.specs import RunSpec, check
 from fedsparq.secure.messages import Invitation, Neighbourhood, Survivors, kind_of
-from fedsparq.specs import RunSpec, check
 
 PLAIN = {"method": "fedsparq-private", "clients": 5, "rounds": 5, "train_limit": 500, "test_limit": 100}
 SPEC = check(RunSpec, {**PLAIN, "privacy": {"secure_sums": True}})

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from fedsparq.tasks.data import load
+from fedsparq.lab.tasks.load import load
 
 
 class Net(nn.Module):

@@ -1,0 +1,1 @@
+"""The laboratory: simulated federations from a spec to a report."""

@@ -1,0 +1,290 @@
+"""What one run is, and a comparison: methods x partitions x seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import reduce
+from itertools import product
+from typing import Annotated, Any, Literal
+
+import tomli_w
+from pydantic import BaseModel, BeforeValidator, Field, ValidationInfo, field_validator, model_validator
+
+from fedsparq.errors import OptionError
+from fedsparq.federate.in_step import check_kept_in_step
+from fedsparq.federate.messages import REPLY_OVERHEAD
+from fedsparq.lab.specs.parts import FaultSpec, ServerSpec
+from fedsparq.lab.specs.privacy import PrivacySpec
+from fedsparq.lab.specs.promises import check_promises
+from fedsparq.lab.specs.schedule import chosen_clients, most_rounds, poisson_clients
+from fedsparq.lab.tasks.settings import DataSpec, PerExample, Training
+from fedsparq.lab.tasks.tables import check, merge, slug
+from fedsparq.lab.tasks.task import FORMER_NAME, SPAFL, SUPERVISED
+from fedsparq.method import Method
+from fedsparq.methods.registry import aggregator, broadcast_method, federated_method, method, optimizer
+from fedsparq.options import parse_bytes
+
+EngineKind = Literal["local", "flower-simulation"]
+_TEXTS = ("shakespeare",)
+
+AS_TEXT = "as text"
+"""The validation context of a spec that is only read: what it names is not made."""
+
+
+def _training(value: Any) -> Any:
+    return Training(**value) if isinstance(value, dict) else value
+
+
+class RunSpec(DataSpec, extra="forbid", frozen=True):
+    """One run: one method on one task and seed."""
+
+    method: str = "fedsparq"
+    """By name, or `package.module:function`; so are aggregator, optimizer and downlink."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    aggregator: str = ""
+    """If given, replaces the method's own aggregator; so does `optimizer` its optimizer."""
+    aggregator_options: dict[str, Any] = Field(default_factory=dict)
+    optimizer: str = ""
+    optimizer_options: dict[str, Any] = Field(default_factory=dict)
+    task: str = SUPERVISED
+    """`supervised`, or `package.module:function`: see `fedsparq.lab.tasks.load_task`."""
+    task_options: dict[str, Any] = Field(default_factory=dict)
+    fraction: float = Field(1.0, gt=0, le=1)
+    rounds: int = Field(10, ge=1)
+    downlink: str | None = None
+    downlink_options: dict[str, Any] = Field(default_factory=dict)
+    budget: str = ""
+    """What each client may send: "20 kB" a round, or "5 MB/run". For methods with a budget option."""
+    client_budgets: dict[int, str] = Field(default_factory=dict)
+    """Other budgets for single clients, by their numbers."""
+    acknowledge: bool = True
+    """Whether clients learn which replies counted. If not, this is plain error feedback: what is dropped is lost."""
+    engine: EngineKind = "local"
+    note: str = ""
+    variant: str = ""
+    """What is special about this run beside method and options, for its label."""
+    training: Annotated[Training, BeforeValidator(_training)] = Training()
+    server: ServerSpec = ServerSpec()
+    faults: FaultSpec = FaultSpec()
+    privacy: PrivacySpec = PrivacySpec()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _usual_names(cls, data: Any) -> Any:
+        """Add the usual model of a data set, where none is given; read what 0.1.0 wrote."""
+        if not isinstance(data, Mapping):
+            return data
+        usual = {"model": "char-lstm"} if data.get("dataset") in _TEXTS else {}
+        usual |= {"task": SPAFL} if data.get("method") == SPAFL else {}
+        today = {"task": SUPERVISED} if data.get("task") == FORMER_NAME else {}
+        former = {"precision"} if data.get("precision") == "float32" else set()
+        return usual | {key: value for key, value in data.items() if key not in former} | today
+
+    @model_validator(mode="after")
+    def _can_be_run(self, info: ValidationInfo) -> RunSpec:
+        if info.context == AS_TEXT:
+            return self
+        check_promises(self, self._without_noise())
+        method, down = self.chosen_method(), self.chosen_downlink()
+        everyone = self.clients_a_round == self.clients
+        check_kept_in_step(method, self.acknowledge, bool(down), everyone)
+        for rule in method.traits.rules:
+            if rule.task and rule.task != self.task:
+                raise OptionError(f"the method {self.method!r} trains the task {rule.task!r}, not {self.task!r}")
+        if self.server.min_replies > self.clients_a_round:
+            needed, asked = self.server.min_replies, self.clients_a_round
+            raise OptionError(f"min_replies={needed}, but {asked} clients are asked in a round: none would ever count")
+        self.client_methods(lambda client: self.rounds)
+        unknown = sorted(client for client in self.client_budgets if not 0 <= client < self.clients)
+        if unknown:
+            raise OptionError(f"client_budgets names client {unknown[0]}; there are 0 to {self.clients - 1}")
+        return self
+
+    @property
+    def clients_a_round(self) -> int:
+        return max(1, round(self.fraction * self.clients))
+
+    def chosen_clients(self, number: int) -> list[int]:
+        """The clients that take part in a round; with Poisson sampling others each time that they are drawn."""
+        if self.privacy.sampling == "poisson":
+            return poisson_clients(self.clients, self.fraction)
+        return chosen_clients(self.clients, self.clients_a_round, self.seed, number)
+
+    def chosen_method(self) -> Method:
+        """The method, with the aggregator and optimizer that the spec replaces; private, if it is to be."""
+        chosen = self._without_noise()
+        if not self.privacy.wanted or self.privacy.of_records:
+            return chosen
+        poisson, rounds = self.privacy.sampling == "poisson", self.paid_rounds(self.rounds)
+        divisor = self.fraction * self.clients if poisson else float(self.clients_a_round)
+        return self.privacy.private(chosen, self.clients, self.fraction, divisor, rounds)
+
+    def _without_noise(self) -> Method:
+        for part, name, options in self._server_parts():
+            if options and not name:
+                raise OptionError(f"{part}_options are given, but no {part} to have them")
+        return self._made(self.options).with_server(
+            aggregator=aggregator(self.aggregator, **self.aggregator_options) if self.aggregator else None,
+            optimizer=optimizer(self.optimizer, **self.optimizer_options) if self.optimizer else None,
+        )
+
+    def _made(self, options: Mapping[str, Any]) -> Method:
+        """The method by its name; what its options leave open is chosen for its own server, and for who takes part."""
+        if self.aggregator or self.optimizer or self.privacy.wanted or not self.acknowledge:
+            return method(self.method, **options)
+        return federated_method(self.method, self.clients_a_round / self.clients, **options)
+
+    def paid_rounds(self, rounds: int) -> int:
+        """For how many of so many rounds a client pays at most: those that it is in; with Poisson sampling all."""
+        if self.privacy.sampling == "poisson":
+            return rounds
+        return most_rounds(self.clients, self.clients_a_round, self.seed, rounds)
+
+    @property
+    def per_example(self) -> PerExample | None:
+        """What each client does to its own gradients, where single records are protected."""
+        if self.privacy.example_clip is None:
+            return None
+        return PerExample(self.privacy.example_clip, self.privacy.noise_of(self.paid_rounds(self.rounds)))
+
+    def client_methods(self, rounds: Callable[[int], int]) -> dict[int, Method]:
+        """The methods of clients with a byte budget; `rounds` tells in how many rounds a client takes part."""
+        amounts = dict.fromkeys(range(self.clients), self.budget) if self.budget else {}
+        budgets = amounts | self.client_budgets
+        return {
+            client: self._made(self.options | {"budget": f"{_share(text, rounds, client)} B"})
+            for client, text in budgets.items()
+        }
+
+    def chosen_downlink(self) -> Method | None:
+        return broadcast_method(self.downlink, **self.downlink_options) if self.downlink else None
+
+    @property
+    def label(self) -> str:
+        """The method with its unusual options, as tables and figures name it."""
+        down = self.chosen_downlink()
+        return self._label(self.chosen_method().label, down.label if down else "")
+
+    @property
+    def label_as_given(self) -> str:
+        """The label with all options that were given; nothing is imported for it."""
+        down = _with_options(self.downlink, self.downlink_options) if self.downlink else ""
+        return self._label(_with_options(self.method, self.options), down)
+
+    @property
+    def names_code(self) -> bool:
+        """Whether a part of the method is `package.module:function`."""
+        return any(":" in name for name in (self.method, self.aggregator, self.optimizer, self.downlink or ""))
+
+    def _label(self, method: str, down: str) -> str:
+        kind = "record-level epsilon" if self.privacy.of_records else "epsilon"
+        sampled = ", poisson" if self.privacy.sampling == "poisson" else ""
+        private = f"{kind} {self.privacy.epsilon:g}{sampled}" if self.privacy.epsilon else ""
+        masked = "secure sums" if self.privacy.secure_sums else ""
+        special = ", ".join(
+            filter(None, [self.variant, private, masked, "" if self.acknowledge else "not acknowledged"])
+        )
+        parts = (f", {part} {_with_options(name, options)}" for part, name, options in self._server_parts() if name)
+        label = "".join([method, *parts, f" / down: {down}" if down else ""])
+        return f"{label} ({special})" if special else label
+
+    @property
+    def partition_label(self) -> str:
+        details = {"dirichlet": f"({self.alpha:g})", "shards": f"({self.shards_per_client})"}
+        return self.partition + details.get(self.partition, "")
+
+    @property
+    def task_label(self) -> str:
+        """What is trained: data set, model and partition, or a user's own task."""
+        supervised = f"{self.dataset}-{self.model}-{self.partition_label}"
+        known = {SUPERVISED: supervised, SPAFL: f"personal-{supervised}"}
+        return _with_options(known.get(self.task, self.task), self.task_options)
+
+    @property
+    def folder_name(self) -> str:
+        return slug(f"{self.task_label}-{self.label}-seed{self.seed}")
+
+    def to_toml(self) -> str:
+        return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))
+
+    def _server_parts(self) -> tuple[tuple[str, str, dict[str, Any]], ...]:
+        return (
+            ("aggregator", self.aggregator, self.aggregator_options),
+            ("optimizer", self.optimizer, self.optimizer_options),
+        )
+
+
+class MethodChoice(BaseModel, extra="forbid", frozen=True):
+    """One row of a comparison: a method, its options and, where it has them, other server parts and a downlink.
+
+    A row may also differ in what goes wrong, in what the server takes and in what is private; `variant` names it.
+    """
+
+    name: str
+    options: dict[str, Any] = Field(default_factory=dict)
+    aggregator: str = ""
+    aggregator_options: dict[str, Any] = Field(default_factory=dict)
+    optimizer: str = ""
+    optimizer_options: dict[str, Any] = Field(default_factory=dict)
+    downlink: str | None = None
+    downlink_options: dict[str, Any] = Field(default_factory=dict)
+    acknowledge: bool = True
+    variant: str = ""
+    faults: dict[str, Any] = Field(default_factory=dict)
+    server: dict[str, Any] = Field(default_factory=dict)
+    privacy: dict[str, Any] = Field(default_factory=dict)
+
+    def changes(self) -> dict[str, Any]:
+        """What the row says, as keys of a run."""
+        said = self.model_dump(exclude_defaults=True, exclude={"name", "options"})
+        return said | {"method": self.name, "options": self.options}
+
+
+class CompareSpec(BaseModel, extra="forbid", frozen=True):
+    """Methods x partitions x seeds, all else alike. A list entry may be a name or a table with options."""
+
+    name: str = ""
+    methods: tuple[MethodChoice, ...] = Field(min_length=1)
+    partitions: tuple[str, ...] = Field(("iid",), min_length=1)
+    seeds: tuple[int, ...] = Field((0,), min_length=1)
+    axes: tuple[tuple[dict[str, Any], ...], ...] = ()
+    """Further axes, each a list of tables with keys of a run: every combination is run for each method. A table with
+    `only`, a list of names, is for these methods."""
+    run: dict[str, Any] = Field(default_factory=dict)
+    """All other keys: those of a single run."""
+
+    @field_validator("methods", mode="before")
+    @classmethod
+    def _names_are_tables(cls, value: Any) -> Any:
+        if not isinstance(value, list):
+            return value
+        return [{"name": item} if isinstance(item, str) else item for item in value]
+
+    def runs(self) -> list[RunSpec]:
+        """Every run of the comparison, in the order in which they are run."""
+        return [
+            check(RunSpec, reduce(merge, said, merge(self.run, row.changes())) | {"partition": partition, "seed": seed})
+            for partition in self.partitions
+            for seed in self.seeds
+            for row in self.methods
+            for said in self._combinations(row.name)
+        ]
+
+    def _combinations(self, method: str) -> Iterator[list[dict[str, Any]]]:
+        """Of the further axes, what is for a method."""
+        for chosen in product(*self.axes):
+            if all(method in table.get("only", [method]) for table in chosen):
+                yield [{key: value for key, value in table.items() if key != "only"} for table in chosen]
+
+
+def _with_options(name: str, options: Mapping[str, Any]) -> str:
+    return " ".join([name, *(f"{key}={value}" for key, value in options.items())])
+
+
+def _share(budget: str, rounds: Callable[[int], int], client: int) -> int:
+    """The bytes that are left for an update in a round when the reply around it is paid for."""
+    amount, whole_run, _ = budget.partition("/run")
+    left = parse_bytes(amount) // (max(1, rounds(client)) if whole_run else 1) - REPLY_OVERHEAD
+    if left < 1:
+        raise OptionError(f"budget={budget!r} is too small: a reply takes {REPLY_OVERHEAD} bytes around its update")
+    return left

@@ -1,7 +1,0 @@
-"""What clients train: the Task protocol, and supervised learning as the one that comes with the package."""
-
-from fedsparq.tasks.dataset import Dataset
-from fedsparq.tasks.options import PerExample, Training
-from fedsparq.tasks.task import Task, class_counts, load_task, train_examples
-
-__all__ = ["Dataset", "PerExample", "Task", "Training", "class_counts", "load_task", "train_examples"]

@@ -1,0 +1,281 @@
+"""The page in a real browser: what is drawn, hovered, toggled, zoomed, sorted; in light and dark, wide and narrow."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from statistics import fmean, stdev
+
+import pytest
+from browser import CHROMIUM, Browser
+
+from fedsparq.lab.report.write import write_report, write_snapshot
+from fedsparq.lab.results.grouping import benches
+from fedsparq.lab.results.reading import load_runs
+from fedsparq.lab.results.units import human_bytes
+from made_runs import METHODS, make_run
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")
+SLUG = "mnist-dirichlet-0.5"
+SEVEN = [*METHODS, "fedsparq-adaptive"]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory) -> Path:
+    root = tmp_path_factory.mktemp("runs")
+    for method in SEVEN:
+        for seed in range(3):
+            make_run(root, method, "mnist", "dirichlet(0.5)", seed, rounds=5)
+    return root
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory) -> Path:
+    """31 settings of four methods."""
+    root = tmp_path_factory.mktemp("many")
+    make_run(root, "fedavg", rounds=2)
+    for method in ("stc", "qsgd", "eden"):
+        for share in range(1, 11):
+            options, reach = {"fraction": 0.01 * share}, 0.89 + 0.01 * share
+            make_run(root, method, rounds=2, options=options, reach=reach, kept=0.01 * share)
+    return root
+
+
+@pytest.fixture(scope="module")
+def bench(runs):
+    (found,) = benches(load_runs([runs]).runs)
+    return found
+
+
+@pytest.fixture(scope="module")
+def page(runs, tmp_path_factory) -> Path:
+    """Without the still figures, which take long to draw."""
+    path = tmp_path_factory.mktemp("out") / "report.html"
+    write_snapshot([runs], path, None, 0)
+    return path
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    with Browser(tmp_path_factory.mktemp("profile")) as found:
+        yield found
+
+
+@pytest.fixture
+def opened(browser, page):
+    """The page on a laptop, everything drawn."""
+    browser.requests.clear()
+    browser.complaints.clear()
+    browser.open(page, 1280)
+    browser.evaluate("sessionStorage.clear(); localStorage.clear()")
+    browser.open(page, 1280)
+    browser.evaluate("plots.forEach(draw)")
+    return browser
+
+
+def at(figure):
+    return f'[id="{SLUG}-{figure}"]'
+
+
+def spot(browser, figure, x, y):
+    """Where a point of a figure's data is in the window, after scrolling to it."""
+    element = f"document.getElementById('{SLUG}-{figure}')"
+    browser.evaluate(f"{element}.scrollIntoView({{block: 'center', behavior: 'instant'}})")
+    return browser.evaluate(f"""(() => {{
+        const plot = {element}.querySelector('.plot'), area = plot._fullLayout, box = plot.getBoundingClientRect();
+        const [x, y] = [area.xaxis, area.yaxis];
+        return [box.left + x._offset + x.d2p({x}), box.top + y._offset + y.d2p({y})];
+    }})()""")
+
+
+def hovered(browser, figure, x, y):
+    """The words that show up when the mouse is there."""
+    browser.move(*spot(browser, figure, x, y))
+    words = f"[...document.querySelectorAll('{at(figure)} .hoverlayer text')].map(t => t.textContent).join(' | ')"
+    browser.settle(f"{words}.length > 0")
+    return browser.evaluate(words)
+
+
+def press(browser, selector):
+    browser.evaluate(f"document.querySelector(`{selector}`).click()")
+
+
+def shown_in(browser, figure):
+    return set(
+        browser.evaluate(f"""[...new Set(document.querySelector('{at(figure)} .plot').data
+        .filter(t => t.hoverinfo !== 'skip').flatMap(t => t.type === 'bar' ? t.y : [t.name]))]""")
+    )
+
+
+def test_hovering_a_round_reads_method_round_accuracy_and_bytes(opened, bench):
+    arm = bench.arm("fedsparq")
+    third = [run.rounds[2].accuracy for run in arm.runs]
+    sent = fmean(sum(r.upload_bytes for r in run.rounds[:3]) for run in arm.runs)
+    words = hovered(opened, "accuracy", 3, fmean(third))
+    assert "round 3" in words
+    assert f"FedSparQ {fmean(third):.2f} ± {stdev(third):.2f} %, {human_bytes(sent)}" in words
+    assert all(other.name in words for other in bench.arms)
+
+
+def test_hovering_the_end_reads_accuracy_bytes_and_the_saving(opened, bench):
+    arm, whole = bench.arm("top-10"), bench.arm("fedavg")
+    words = hovered(opened, "answer", arm.sent.mean, arm.accuracy.mean)
+    assert "Top 10 %" in words
+    assert "round 5" in words
+    assert f"{arm.accuracy.mean:.2f} ± {arm.accuracy.std:.2f} %" in words
+    assert f"{human_bytes(arm.sent.mean)} sent, {whole.sent.mean / arm.sent.mean:.1f}x less than FedAvg" in words
+
+
+def test_a_method_is_hidden_and_shown_in_every_figure_at_once(opened, bench):
+    names = {arm.name for arm in bench.arms}
+    assert shown_in(opened, "loss") == names
+    press(opened, ".legend button:nth-child(2)")
+    hidden = bench.arms[1]
+    for figure in ("answer", "accuracy", "loss", "kept"):
+        assert shown_in(opened, figure) == names - {hidden.name}
+    assert hidden.label not in shown_in(opened, "bytes")
+    assert (
+        opened.evaluate("document.querySelector('.legend button:nth-child(2)').getAttribute('aria-pressed')") == "false"
+    )
+    press(opened, ".legend .all")
+    assert shown_in(opened, "loss") == names
+
+
+def test_curves_run_against_bytes_sent(opened, bench):
+    press(opened, ".switch button[value=sent]")
+    drawn = opened.evaluate(f"""document.querySelector('{at("accuracy")} .plot').data
+        .filter(t => t.hoverinfo !== 'skip').map(t => [t.name, t.x, t.y])""")
+    for name, x, y in drawn:
+        arm = next(arm for arm in bench.arms if arm.name == name)
+        assert x == pytest.approx(arm.sent_so_far(), rel=1e-6)
+        assert y == pytest.approx([s.mean for s in arm.curve(lambda r: r.accuracy)], rel=1e-6)
+    assert opened.evaluate(f"document.querySelector('{at('accuracy')} .plot')._fullLayout.xaxis.type") == "log"
+    arm = bench.arm("fedsparq-adaptive")
+    words = hovered(opened, "loss", arm.sent_so_far()[3], fmean(run.rounds[3].loss for run in arm.runs))
+    assert "FedSparQ-adaptive" in words
+    assert "round 4" in words
+
+
+def test_bars_are_linear_and_each_has_its_number(opened, bench):
+    kind, lengths, texts = opened.evaluate(f"""(() => {{
+        const plot = document.querySelector('{at("bytes")} .plot'), bars = plot.data[0];
+        const drawn = [...plot.querySelectorAll('.bars .point path')].map(p => p.getBoundingClientRect().width);
+        return [plot._fullLayout.xaxis.type, Object.fromEntries(bars.y.map((l, i) => [l, drawn[i]])), bars.text];
+    }})()""")
+    whole = bench.arm("fedavg").sent.mean
+    assert kind == "linear"
+    for arm in bench.arms:
+        assert lengths[arm.label] / lengths["fedavg"] == pytest.approx(whole / arm.sent.mean, rel=0.25, abs=0.2)
+        assert any(text.endswith(f", {human_bytes(arm.sent.mean)}") for text in texts)
+
+
+def test_dragging_zooms_and_reset_goes_back(opened):
+    limits = f"document.querySelector('{at('accuracy')} .plot')._fullLayout.xaxis.range"
+    before = opened.evaluate(limits)
+    opened.drag(spot(opened, "accuracy", 2, 80), spot(opened, "accuracy", 4, 90))
+    opened.settle(f"{limits}[0] > 1.5")
+    assert opened.evaluate(limits) == pytest.approx([2, 4], abs=0.1)
+    press(opened, f"{at('accuracy')} .tools button:last-child")
+    assert opened.evaluate(limits) == before
+
+
+def test_the_table_sorts_by_any_column(opened, bench):
+    press(opened, "thead th:nth-child(3) button")
+    names = "[...document.querySelectorAll('tbody th')].map(t => t.textContent.trim())"
+    expected = [arm.name for arm in sorted(bench.arms, key=lambda arm: arm.sent.mean)]
+    assert opened.evaluate(names) == expected
+    press(opened, "thead th:nth-child(3) button")
+    assert opened.evaluate(names) == expected[::-1]
+    assert opened.evaluate("document.querySelector('thead th:nth-child(3)').getAttribute('aria-sort')") == "descending"
+
+
+def test_light_and_dark_by_the_system_and_by_the_button(opened):
+    brightness = "getComputedStyle(document.body).backgroundColor"
+    first = opened.evaluate(f"document.querySelector('{at('loss')} .plot').data.at(-1).line.color")
+    assert sum(map(int, re.findall(r"\d+", opened.evaluate(brightness)))) > 600
+    press(opened, "#theme")
+    assert sum(map(int, re.findall(r"\d+", opened.evaluate(brightness)))) < 300
+    assert opened.evaluate(f"document.querySelector('{at('loss')} .plot').data.at(-1).line.color") != first
+
+
+VISIBLE = """
+[...document.querySelectorAll('table tr')].flatMap(row => [...row.cells].slice(0, 3)).filter(cell => {
+  const box = cell.getBoundingClientRect(), frame = cell.closest('.scroll').getBoundingClientRect();
+  const right = Math.min(frame.right, document.documentElement.clientWidth);
+  return !(box.width > 20 && box.left >= frame.left - 1 && box.right <= right + 1);
+}).map(cell => cell.textContent)
+"""
+CLIPPED = """
+[...document.querySelectorAll('.plot')].flatMap(plot => {
+  const frame = plot.getBoundingClientRect();
+  return [...plot.querySelectorAll('.main-svg text')].filter(text => {
+    const box = text.getBoundingClientRect();
+    return box.width > 0 && (box.left < frame.left - 1 || box.right > frame.right + 1 || box.bottom > frame.bottom + 1);
+  }).map(text => text.textContent);
+})
+"""
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [390, 800, 1400, 1600])
+def test_method_accuracy_and_upload_are_seen_at_every_width(browser, page, width, dark):
+    browser.requests.clear()
+    browser.complaints.clear()
+    browser.open(page, width, dark=dark)
+    browser.evaluate("sessionStorage.clear(); localStorage.clear()")
+    browser.requests.clear()
+    browser.open(page, width, dark=dark)
+    browser.evaluate("plots.forEach(draw)")
+    assert browser.evaluate("document.documentElement.scrollWidth") <= width
+    for scrolled in (0, 10_000):
+        browser.evaluate(f"document.querySelectorAll('.scroll').forEach(s => {{ s.scrollLeft = {scrolled}; }})")
+        assert browser.evaluate(VISIBLE) == []
+    assert browser.evaluate(CLIPPED) == []
+    background = browser.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (sum(map(int, re.findall(r"\d+", background))) < 300) == dark
+    assert [url for url in browser.requests if not url.startswith("data:")] == [page.resolve().as_uri()]
+    assert browser.complaints == []
+
+
+def test_many_settings_are_small_multiples(browser, many, tmp_path):
+    write_snapshot([many], tmp_path / "out.html", None, 0)
+    browser.open(tmp_path / "out.html", 1280)
+    browser.evaluate("plots.forEach(draw)")
+    titles = browser.evaluate("[...document.querySelectorAll('.multiples h4')].map(t => t.textContent)")
+    assert sorted(titles) == ["EDEN", "FedAvg", "QSGD", "STC"]
+    assert browser.evaluate("document.querySelectorAll('.multiples .main-svg').length") >= 4
+    assert browser.evaluate("document.querySelectorAll('.legend [aria-pressed=true]').length") <= 8
+    assert browser.evaluate("document.querySelector('.legend .all').textContent") == "Show all 31"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [390, 800, 1400])
+@pytest.mark.parametrize("kind", ["one", "some", "many", "paper"])
+def test_axe_finds_no_serious_fault(browser, runs, many, tmp_path, tmp_path_factory, kind, width, dark):
+    folder = {"one": runs / "mnist-dirichlet(0.5)-fedavg-seed0", "some": runs, "many": many, "paper": runs}[kind]
+    assert folder.is_dir()
+    page = write_report([folder], tmp_path / "report.html", paper=kind == "paper", formats=("svg",)).page
+    library = fetched_axe(tmp_path_factory.getbasetemp())
+    browser.open(page, width, dark=dark)
+    browser.evaluate("plots.forEach(draw); document.querySelectorAll('details').forEach(d => { d.open = true; })")
+    browser.evaluate(library)
+    browser.evaluate("axe.run(document).then(found => { window.found = found.violations; })")
+    browser.settle("window.found !== undefined")
+    faults = browser.evaluate("""found.filter(v => ['serious', 'critical'].includes(v.impact))
+        .map(v => v.id + ': ' + v.nodes.map(n => n.target + ' ' + n.failureSummary).slice(0, 3).join(' / '))""")
+    assert faults == []
+
+
+def fetched_axe(folder: Path) -> str:
+    """axe-core from npm, fetched once; the test is skipped where that is not possible."""
+    found = folder / "package" / "axe.min.js"
+    if not found.exists():
+        npm = shutil.which("npm")
+        if npm is None:
+            pytest.skip("needs npm")
+        done = subprocess.run([npm, "pack", "axe-core@4"], cwd=folder, capture_output=True, text=True, timeout=120)
+        if done.returncode:
+            pytest.skip(f"axe-core cannot be fetched: {done.stderr[-200:]}")
+        shutil.unpack_archive(folder / done.stdout.split()[-1], folder)
+    return found.read_text()
