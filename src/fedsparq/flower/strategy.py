@@ -235,7 +235,7 @@ class FedSparQ(Strategy):
                 self._report.refuse(message.metadata.src_node_id, self._ledger.number, str(error))
         usual = self._alike({node: message.content for node, message in told.items()})
         failed = [message for message in messages if message.has_error()]
-        return self.inner.aggregate_evaluate(number, [*failed, *map(told.get, usual)]) if weights else None
+        return self.inner.aggregate_evaluate(number, [*failed, *(told[node] for node in usual)]) if weights else None
 
     def summary(self) -> None:
         log(INFO, "\t├──> Compression: %s", self._method.label)
