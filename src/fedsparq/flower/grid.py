@@ -324,6 +324,8 @@ class LinkedGrid(Grid):
         data = [unwrap(record) for record in about.array_records.values()]
         if len(data) == 1 and data[0] is not None:
             key, frame = next(iter(about.array_records)), data[0]
+            if len(about.array_records[key]) != 1:
+                raise WireError("there are more arrays beside a frame")
             self.report.add(ticket.train, up_bytes=len(frame))
             received = self.ledger.receive(ticket, frame)
             if received is None:

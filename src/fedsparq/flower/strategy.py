@@ -296,8 +296,8 @@ class FedSparQ(Strategy):
             report.note(event.client, event.round, event.reason)
         for client, ticket in tickets.items():
             self._ledger.settle(ticket, shares.get(client, 0.0))
-        report.close(self._ledger.number, outcome.counted)
         metrics = self._metrics(list(self._alike(measured).values()))
+        report.close(self._ledger.number, outcome.counted)
         return (None, None) if arrays is None else (to_record(arrays), metrics)
 
     def _alike(self, contents: dict[int, RecordDict]) -> dict[int, RecordDict]:
