@@ -198,8 +198,8 @@ def test_golden_broadcast() -> None:
     method_text = Identity("example", "3", {"b": 2, "a": 0.5, "c": "layer"})
     broadcast = Broadcast(7, last, 0xFEDCBA9876543210, method_text, 5, True, (b"six", b"seven"), 2.5)
     text = b'["example","3",{"a":0.5,"b":2,"c":"layer"}]'
-    numbers = "0000000000000000 0000000000000000 07000000 00000000 05000000 0000000000000000 1032547698badcfe 0000000000000440 01"
-    numbers += "06000000 efcdab8967452301 000000000000e83f"
+    numbers = "0000000000000000 0000000000000000 07000000 00000000 05000000 0000000000000000 1032547698badcfe"
+    numbers += "0000000000000440 01 06000000 efcdab8967452301 000000000000e83f"
     metadata = bytes.fromhex(numbers) + bytes([len(text)]) + text + bytes(3)
     head = b"FSQB" + bytes([4, 2]) + len(metadata).to_bytes(2, "little") + metadata + b"\x03"
     check = xxhash.xxh32_intdigest(head + b"sixseven").to_bytes(4, "little")
