@@ -64,7 +64,6 @@ def test_all_count_alike_over_a_constant() -> None:
     np.testing.assert_allclose(round_of(mean, vectors[:1]).mean, 0.1 / 8, rtol=1e-6)
 
 
-@pytest.mark.xfail(strict=True, reason="dense updates are added in float32")
 @pytest.mark.parametrize(("clients", "half"), [(2_000, 1024.0), (10_000, 4096.0)])
 def test_one_client_moves_the_sum_by_the_clip_however_many_others_there_are(clients: int, half: float) -> None:
     """The worst order for float32: with the client the sum stays just above a power of two, where what the last clients

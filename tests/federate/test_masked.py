@@ -1,6 +1,7 @@
 """Rounds under masks: who is in the sum is acknowledged, who is not has lost nothing."""
 
 import json
+from dataclasses import replace
 from itertools import combinations_with_replacement
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from fedsparq.federate.rounds import Delivery, Traffic
 from fedsparq.federate.server import Server
 from fedsparq.federate.store import MemoryStore
 from fedsparq.methods import resolver
+from fedsparq.payload import Reader, Writer
+from fedsparq.payload.support import RoundPlan
 from fedsparq.secure import Terms
 from fedsparq.secure.messages import Invitation, Survivors
 
@@ -179,3 +182,30 @@ def test_a_plan_travels() -> None:
     assert broadcast.plan is not None
     assert {"seed", "count", "step"} <= broadcast.plan.arrays().keys()
     assert broadcast.encode() == server.broadcast(0)
+
+
+@pytest.mark.parametrize("plan", [None, RoundPlan(clip=1.0)], ids=["none", "without a support"])
+def test_a_broadcast_whose_plan_is_not_whole_is_refused_before_anybody_trains(
+    tmp_path: Path, plan: RoundPlan | None
+) -> None:
+    federation, original, refused = Federation(tmp_path), MaskedClient.answer, []
+
+    def meddling(self: MaskedClient, message: bytes) -> Answer:
+        if message[:4] == b"FSQT":
+            reader, writer = Reader(memoryview(message)[4:]), Writer()
+            broadcast = Broadcast.decode(bytes(reader.raw(reader.varint(reader.left))))
+            made = replace(broadcast, plan=plan).encode()
+            writer.raw(b"FSQT")
+            writer.varint(len(made))
+            writer.raw(made + bytes(reader.raw(reader.left)))
+            answer = original(self, writer.bytes())
+            refused.append(answer.message is None)
+            return answer
+        return original(self, message)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MaskedClient, "answer", meddling)
+        assert federation.play((4,) * CLIENTS) == ()
+    assert len(refused) == 2 * CLIENTS
+    assert all(refused)
+    assert not federation.trained.any()

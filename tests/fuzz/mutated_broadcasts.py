@@ -15,7 +15,7 @@ import struct
 import sys
 import warnings
 from collections import Counter
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -34,18 +34,18 @@ from fedsparq.federate.messages import Acknowledgement, Broadcast, reply_digest
 from fedsparq.federate.store import MemoryStore
 from fedsparq.method import Identity
 from fedsparq.methods import METHODS, method
-from fedsparq.payload.support import plan_support
+from fedsparq.payload.support import RoundPlan, SupportPlan
 
 SECONDS = 5.0
 """Of the processor's time, for one message."""
 MEMORY = 8 << 30
 
-PLANNED = {**plan_support(LAYOUT.size, 20, 7, np.arange(3, dtype=np.uint32)), "step": np.full(1, 0.01, np.float32)}
-PLANS: tuple[dict[str, NDArray[Any]], ...] = (
-    {},
-    {"clip": np.array([0.05])},
-    PLANNED,
-    {**PLANNED, "clip": np.array([0.1]), "top": np.array([15])},
+_SUPPORT = SupportPlan.of_indices(LAYOUT.size, 20, 7, np.arange(3, dtype=np.uint32))
+PLANS = (
+    None,
+    RoundPlan(clip=0.05),
+    RoundPlan(_SUPPORT, 0.01),
+    RoundPlan(_SUPPORT, 0.01, top=15, clip=0.1),
 )
 NAMES = ("fedsparq", "fedsparq", "fedsparq-private", "fedsparq-private")
 NUMBERS = (-np.inf, -1e300, -1.0, -1e-300, -0.0, 0.0, 1e-300, 1e-45, 1e-40, 1e-12, 1.0, 1e30, 1e300, np.inf, np.nan)
@@ -78,14 +78,28 @@ def strange_array(rng: np.random.Generator) -> NDArray[Any]:
         return np.full(shape, value).astype(kind)
 
 
+@dataclass(frozen=True)
+class Forged:
+    """A plan that nobody could make."""
+
+    said: dict[str, NDArray[Any]]
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        return self.said
+
+
 def strange_plan(broadcast: Broadcast, rng: np.random.Generator) -> Broadcast:
-    plan = dict(broadcast.plan)
+    plan = dict(broadcast.plan.arrays()) if broadcast.plan is not None else {}
     name = choice(rng, [*plan, "clip", "step", "top", "seed", "count", "listed", "variance", "more"])
     if rng.random() < 0.2:
         plan.pop(name, None)
+    elif rng.random() < 0.4 and name in plan:  # as it should be, but for its value
+        value = np.asarray(choice(rng, NUMBERS if plan[name].dtype.kind == "f" else COUNTS))
+        with np.errstate(all="ignore"):
+            plan[name] = np.broadcast_to(value.astype(plan[name].dtype), plan[name].shape)
     else:
         plan[name] = strange_array(rng)
-    return replace(broadcast, plan=plan)
+    return replace(broadcast, plan=Forged(plan))  # type: ignore[arg-type]
 
 
 def strange_method(broadcast: Broadcast, rng: np.random.Generator) -> Broadcast:
@@ -165,7 +179,7 @@ def main(count: int, seed: int, file: Path) -> None:
     for _ in range(count):
         try:
             name, message = mutated(rng)
-        except (FedSparQError, ArchiveError, struct.error):
+        except (FedSparQError, ArchiveError, struct.error, OverflowError):
             found["never sent"] += 1
             continue
         file.write_bytes(message)

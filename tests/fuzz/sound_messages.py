@@ -117,7 +117,8 @@ def _resolve(identity: Identity) -> Method:
 def client_after_two_rounds(name: str = STATEFUL[0]) -> ClientState:
     store = MemoryStore()
     for number in (1, 2):
-        assert new_client(store).answer(broadcast(number, name).encode()).message is not None
+        sent = broadcast(number, name, plan=method(name).plan(LAYOUT)).encode()
+        assert new_client(store).answer(sent).message is not None
     return store.states[0]
 
 
@@ -145,8 +146,7 @@ def broadcasts() -> tuple[bytes, ...]:
     own = Acknowledgement(2, reply_digest(client_after_two_rounds().in_flight), 0.25)
     change, _ = DOWN.compress(update(5), DOWN.init(LAYOUT), np.random.default_rng(1))
     several = {"also_counted": (Acknowledgement(1, 5, 0.5),), "pending": (1,)}
-    support = SupportPlan.of_indices(LAYOUT.size, 3, 7, np.arange(9, dtype=np.uint32))
-    plan = {"plan": RoundPlan(support=support, step=1.0)}
+    plan = {"plan": RoundPlan(SupportPlan.of_indices(LAYOUT.size, 20, 7, np.arange(9, dtype=np.uint32)), 1.0)}
     made = [broadcast(3), broadcast(3, last=own), broadcast(3, last=own, norm_limit=0.1)]
     made += [broadcast(3, last=own, **several), broadcast(3, last=own, **plan)]
     made += [broadcast(3, last=own, base=2, blobs=(encode(replace(change, buffers=BUFFERS)),))]

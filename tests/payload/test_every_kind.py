@@ -24,14 +24,6 @@ from fedsparq.methods import method, resolver
 from fedsparq.payload import ClassLevels, values
 
 FORMAT = Path(fedsparq.wire.__file__).with_name("FORMAT.md")
-TURNED_TO_FLOAT32 = {"uniform levels", "uniform levels, short", "bucket levels", "class levels", "codebook"}
-TURNED_TO_FLOAT32 |= {"codebook, short", "rotated signs", "sketch"}
-COUNTED_AS_DENSE = {"low rank", "sketch", "cosine blocks"}
-
-
-def kinds(*, failing: set[str]) -> list[object]:
-    marks = {name: [pytest.mark.xfail(strict=True)] if name in failing else [] for name in RAW_BYTES}
-    return [pytest.param(name, marks=marks[name], id=name) for name in RAW_BYTES]
 
 
 def test_every_kind_is_here() -> None:
@@ -53,7 +45,7 @@ def test_every_kind_travels(name: str) -> None:
     assert received.dense().tobytes() == payload.dense().tobytes()
 
 
-@pytest.mark.parametrize("name", kinds(failing=TURNED_TO_FLOAT32))
+@pytest.mark.parametrize("name", RAW_BYTES)
 @pytest.mark.parametrize("factor", [0.7, 0.01])
 def test_scaled_payload_stays_of_its_kind_and_takes_no_more_bytes(name: str, factor: float) -> None:
     payload = payload_of(name)
@@ -65,14 +57,13 @@ def test_scaled_payload_stays_of_its_kind_and_takes_no_more_bytes(name: str, fac
         assert len(fedsparq.encode(scaled)) <= len(fedsparq.encode(payload))
 
 
-@pytest.mark.parametrize("name", kinds(failing=COUNTED_AS_DENSE))
+@pytest.mark.parametrize("name", RAW_BYTES)
 def test_paper_bytes_of_every_kind(name: str) -> None:
     payload, expected = payload_of(name), RAW_BYTES[name][1]
     listed = 4 * payload.kept if payload.kept < LAYOUT.size else 0
     assert message_bytes(payload) == expected + listed
 
 
-@pytest.mark.xfail(strict=True)
 def test_reply_clipped_in_norm_stays_within_its_budget() -> None:
     """A client whose update is too long sends a part of it: no longer a message than it may."""
     layout, budget = Layout.of({"w": (100, 100)}), 1500
@@ -105,7 +96,6 @@ def test_low_rank_that_pays_is_read(rows: int, columns: int, rank: int) -> None:
     assert not fedsparq.decode(message, layout).dense().any()
 
 
-@pytest.mark.xfail(strict=True)
 @pytest.mark.parametrize(("rows", "columns", "rank"), [(300, 300, 129), (40, 40, 21), (1, 9, 1)])
 def test_low_rank_that_is_more_work_than_its_layer_pays_for_is_refused(rows: int, columns: int, rank: int) -> None:
     message, layout = low_rank_message(rows, columns, rank)
@@ -130,6 +120,5 @@ def test_decoding_holds_a_few_times_the_layer(name: str) -> None:
     assert elements_made(RAW_BYTES[name][0]) < 8 * LAYOUT.size + 4096
 
 
-@pytest.mark.xfail(strict=True)
 def test_decoding_a_few_class_levels_does_not_list_all_that_there_could_be() -> None:
     assert elements_made(ClassLevels(np.float32([1.0]), (32767,), np.int16([5, -9]))) < 4096

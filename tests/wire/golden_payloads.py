@@ -91,7 +91,7 @@ PAYLOADS = {
     "low rank": Payload(
         Layout.of(TWO),
         Dense(8),
-        (LowRank(_column(1, -0.5), _column(2, 0, 3)), LowRank(_column(1), _column(0.25, 4))),
+        (LowRank(_column(1, -0.5), _column(2, 0, 3)), _float32(0.25, 4)),
     ),
     "sketch": Payload(
         Layout.of(TWO),

@@ -158,7 +158,8 @@ def read_header(r, shape, short=False):
 
 def low_rank(r, rows, columns):
     rank = r.varint()
-    need(rank <= min(rows, columns))
+    need(rank <= 128)
+    need(rank * (rows + columns) <= rows * columns)
     left, right = r.unpack("f", rows * rank), r.unpack("f", columns * rank)
     values = []
     for i in range(rows):

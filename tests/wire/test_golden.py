@@ -9,7 +9,7 @@ import pytest
 from golden_payloads import PAYLOADS, TWO
 
 import fedsparq
-from fedsparq import Layout
+from fedsparq import Layout, WireError
 
 MESSAGES = {
     "nothing, float16": ("46535131006948f9f62ae3961501000100dc1e9305d7a59eb5"),
@@ -49,7 +49,7 @@ MESSAGES = {
         "46535131006948f9f62ae39615120202030000003f0000004002030023020008011201010000404002010001011bbf4d9487bad66d"
     ),
     "low rank": (
-        "46535131006948f9f62ae396150e010000803f000000bf000000400000000000004040010e010000803f0000803e0000804001b5322f9a5413e577"
+        "46535131006948f9f62ae396150e010000803f000000bf0000004000000000000040400100010000803e00008040ddf944ff9457f50c"
     ),
     "sketch": (
         "46535131006948f9f62ae3961516030000000001000003020000803f0000004000004040000080400000a0400000e0400100010000803f00000040fe1dd93d4e9d80ad"
@@ -59,6 +59,11 @@ MESSAGES = {
     ),
     "buffers": ("4653513102e42b0b659f1760e90101007880000000000000003f000080bf000700000000000000851290128650bcc1"),
 }
+LOW_RANK_VECTOR = (
+    "46535131006948f9f62ae396150e010000803f000000bf000000400000000000004040010e010000803f0000803e0000"
+    "804001b5322f9a5413e577"
+)
+"""A vector of two as factors of three numbers, which was allowed once."""
 ZSTD = bytes.fromhex("28b52ffd")
 
 
@@ -108,6 +113,11 @@ def test_that_decoder_reads_every_method(name):
         payload, state = method.compress(update, state, np.random.default_rng(r))
         dense, _, _ = plain_decoder.decode(fedsparq.encode(payload), tensors)
         assert np.array(dense, np.float32).tobytes() == payload.dense().tobytes()
+
+
+def test_factors_longer_than_their_layer_are_refused():
+    with pytest.raises(WireError, match=" 1 x 2"):
+        fedsparq.decode(bytes.fromhex(LOW_RANK_VECTOR), Layout.of(TWO))
 
 
 def test_the_digest_of_the_format():

@@ -76,7 +76,8 @@ class PrivateMean:
 class _PrivateSum:
     def __init__(self, private: PrivateMean, layout: Layout, state: Arrays) -> None:
         self._private, self._layout, self._state = private, layout, state
-        self._total = np.zeros(layout.size, np.float32)
+        self._total = np.zeros(layout.size)
+        """In float64: rounding to float32 while adding would let one client move the sum by more than the clip."""
         self._sum = LevelSum(private.plan(layout, state), layout.size) if private.support else None
         self._shares: dict[int, float] = {}
 
@@ -86,7 +87,7 @@ class _PrivateSum:
         if counts and self._sum is not None:
             counts = self._sum.add(update)
         elif counts:
-            update.payload.add_to(self._total, 1.0)
+            self._total += update.payload.dense()
         self._shares[update.client] = float(counts)
 
     def add_sum(self, levels: NDArray[np.int64], clients: Sequence[int]) -> None:
@@ -104,7 +105,7 @@ class _PrivateSum:
         state[_PARTICIPATIONS] = state[_PARTICIPATIONS].copy()
         state[_PARTICIPATIONS][counted] += 1
         support = self._sum.indices if self._sum else slice(None)
-        total = self._sum.values if self._sum else self._total.astype(np.float64)
+        total = self._sum.values if self._sum else self._total
         if not private.variance:  # else the clients have put theirs in
             total = total + private.noise * private.clip * private.draw(total.size)
         mean = np.zeros(self._layout.size, np.float32)

@@ -88,7 +88,7 @@ def inspect_message(
     layout: Annotated[Path | None, typer.Option(help="The model's tensors as JSON: {name: shape}.")] = None,
 ) -> None:
     """What a message holds, layer by layer, beside the entropy bound and the paper's 6 bytes a coordinate."""
-    from fedsparq.wire.inspect import inspect_file
+    from fedsparq.cli.inspection import inspect_file
 
     inspect_file(file, layout)
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from fedsparq.layout import Arrays, Layout, Vector
 from fedsparq.options import Count, component
 from fedsparq.payload import Dense, Float32Values, LowRank, Payload, Values
-from fedsparq.payload.low_rank import matrix_shape
+from fedsparq.payload.low_rank import MAX_RANK, matrix_shape
 from fedsparq.payload.values import LARGEST_FLOAT32
 from fedsparq.protocols import Compressed
 
@@ -20,7 +23,7 @@ class PowerIteration:
     Vectors, and matrices that two factors would not make smaller, are sent as float32.
     """
 
-    rank: Count = 4
+    rank: Annotated[Count, Field(le=MAX_RANK)] = 4
 
     def init(self, layout: Layout) -> Arrays:
         """The same random Q on every client."""

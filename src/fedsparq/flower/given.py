@@ -16,7 +16,7 @@ from fedsparq.errors import WireError
 from fedsparq.federate.model import Model
 from fedsparq.flower.blobs import Ties, read, unpack
 from fedsparq.flower.header import Header
-from fedsparq.flower.records import Template, exact_of, to_record, to_vector, view
+from fedsparq.flower.records import NUMPY, Template, exact_of, to_record, to_vector, view
 from fedsparq.flower.stores import NodeStore
 from fedsparq.layout import Layout, Vector
 from fedsparq.wire import decode
@@ -60,6 +60,9 @@ def given_by(record: ArrayRecord, header: Header, store: NodeStore) -> Given | N
             return None
     packed = read(record, 1 << 40)
     if packed is None:
+        for array in record.values():
+            if array.stype == NUMPY:
+                view(array)
         template, exact = template_of(record, header), {}
         for _, (name, _, _) in header.omitted:
             if held is None or name not in held.exact:

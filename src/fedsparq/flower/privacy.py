@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from flwr.app import Array, RecordDict
 from flwr.clientapp.mod import LocalDpMod
 
 from fedsparq.flower.records import to_array, view
-from fedsparq.payload import Float32Values, Payload, Values
+from fedsparq.payload import Payload
 from fedsparq.protocols import State
 
 _CLIP = "clipping_norm"
@@ -63,7 +63,7 @@ def clip(
         return payload, state, dict(after), False
     share, part = _AIM * limit / length, payload
     while True:
-        part = scaled(payload, np.float32(share))
+        part = payload.scaled(np.float32(share))
         if math.hypot(part.norm, share * buffers) <= _AIM * limit * (1 + 1e-4):
             break
         share *= _AIM
@@ -77,24 +77,6 @@ def clip(
         part.add_to(residual, -1.0)
         state = replace(state, feedback=state.feedback | {"residual": residual})
     return part, state, arrays, True
-
-
-def scaled(payload: Payload, share: np.float32) -> Payload:
-    """`Payload.scaled`, but for levels, whose scale alone is multiplied: they stay as small as they are."""
-    parts = [(_scaled(values, share), values) for values in payload.values]
-    scaled = [Float32Values(share * values.decode()) if own is None else own for own, values in parts]
-    return replace(payload, values=tuple(scaled))
-
-
-def _scaled(values: Values, share: np.float32) -> Values | None:
-    own = values.scaled(share)
-    if own is not None:
-        return own
-    if is_dataclass(values) and not isinstance(values, type):
-        for field in fields(values):
-            if field.name in ("table", "step", "steps", "scales"):
-                return replace(values, **{field.name: np.float32(share) * getattr(values, field.name)})
-    return None
 
 
 def _moved(before: Array | None, after: Array) -> np.ndarray[Any, np.dtype[np.float64]] | None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +14,7 @@ from fedsparq.errors import WireError
 from fedsparq.layout import Tensor, Vector
 from fedsparq.payload.low_rank import matrix_shape
 from fedsparq.payload.streams import Reader, Writer
-from fedsparq.payload.values import LARGEST_FLOAT32, LazyIndices, Values, built_in
+from fedsparq.payload.values import LARGEST_FLOAT32, WholeLayer, built_in
 
 LONGEST_SIDE = 64
 
@@ -62,7 +61,7 @@ class Blocks:
 
 @built_in
 @dataclass(frozen=True)
-class CosineBlocks(Values):
+class CosineBlocks(WholeLayer):
     """Every coordinate of a layer, from the same number of coefficients of each of its blocks."""
 
     blocks: Blocks
@@ -70,13 +69,9 @@ class CosineBlocks(Values):
     """Of the coefficients in their blocks, strictly rising: [blocks, kept]."""
     coefficients: NDArray[np.float32]
     code: ClassVar[int] = 26
-    needs_every_coordinate: ClassVar[bool] = True
 
     def __len__(self) -> int:
         return self.blocks.rows * self.blocks.columns
-
-    def decode(self) -> Vector:
-        return self._decoded
 
     @cached_property
     def _decoded(self) -> Vector:
@@ -85,12 +80,11 @@ class CosineBlocks(Values):
         np.put_along_axis(dense, self.indices.astype(np.int64), self.coefficients, axis=1)
         return shape.joined(shape.restored(dense.reshape(-1, shape.height, shape.width)))
 
-    def scaled(self, share: np.float32) -> CosineBlocks:
-        return CosineBlocks(self.blocks, self.indices, share * self.coefficients)
+    def scaled(self, factor: np.float32) -> CosineBlocks:
+        return CosineBlocks(self.blocks, self.indices, factor * self.coefficients)
 
-    def symbols(self) -> Iterator[NDArray[Any]]:
-        yield self._gaps
-        yield from np.ascontiguousarray(self.coefficients).view(np.uint8).reshape(-1, 4).T
+    def raw_bytes(self) -> int:
+        return self.indices.nbytes + self.coefficients.nbytes
 
     @property
     def _gaps(self) -> NDArray[np.uint16]:
@@ -106,10 +100,7 @@ class CosineBlocks(Values):
         for half in (gaps & 0xFF, gaps >> 8):
             data = half.astype(np.uint8)
             writer.stream(data, writer.compress(data))
-        writer.raw(np.ascontiguousarray(self.coefficients, "<f4").view(np.uint8).reshape(-1))
-
-    def write(self, writer: Writer, part: slice) -> None:
-        """Nothing: all is in the header."""
+        writer.raw(self.coefficients.astype("<f4", copy=False))
 
     @classmethod
     def read_header(cls, reader: Reader, code: int, tensor: Tensor) -> CosineBlocks:
@@ -124,14 +115,6 @@ class CosineBlocks(Values):
         if not sound or (indices >= blocks.size).any():
             raise WireError(f"layer {tensor.name!r}: a coefficient is too large, not a number, or outside its block")
         return cls(blocks, indices.astype(np.uint16), coefficients)
-
-    @classmethod
-    def read(cls, reader: Reader, header: CosineBlocks, count: int, tensor: Tensor) -> NDArray[Any]:
-        return np.empty(0, np.uint8)
-
-    @classmethod
-    def join(cls, header: CosineBlocks, data: NDArray[Any], indices: LazyIndices, tensor: Tensor) -> CosineBlocks:
-        return header
 
 
 @cache

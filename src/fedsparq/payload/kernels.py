@@ -103,17 +103,6 @@ def split_halves(halves: Any, high: Any, low: Any) -> None:
 
 
 @jit
-def most_common(data: Any) -> int:
-    """How often the most common of some bytes occurs."""
-    counts = np.zeros(256, np.int64)
-    most = 0
-    for i in range(data.size):
-        counts[data[i]] += 1
-        most = max(most, counts[data[i]])
-    return most
-
-
-@jit
 def join_halves(high: Any, low: Any, halves: Any) -> int:
     """Undo `split_halves`; 0, or -1 if a value is infinite or not a number."""
     largest = np.uint16(0)

@@ -1,55 +1,74 @@
-"""Values that are signed whole levels: how levels are written, and scales read."""
+"""Values that are signed whole levels times a scale: uniform levels, class levels, a codebook, bucket levels."""
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
-from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedsparq.errors import WireError
-from fedsparq.layout import Tensor, Vector
+from fedsparq.layout import MAX_SIZE, Tensor, Vector
 from fedsparq.payload import kernels
 from fedsparq.payload.streams import Reader, Writer
-from fedsparq.payload.values import LARGEST_FLOAT32, Values
+from fedsparq.payload.values import LARGEST_FLOAT32, CachedValues, LazyIndices, Values, built_in
 
 MAX_LEVEL = 32767
+_MAX_CLASSES = 8
 
 
 class LevelsHeader(NamedTuple):
-    """What the chunks of a layer share: its highest level, and what levels are multiplied with or looked up in."""
+    """What the chunks of a layer share."""
 
     top: int
+    """The highest level that may occur."""
     scale: Vector
+    """What levels are multiplied with or looked up in."""
+    tops: tuple[int, ...] = ()
+    """How many levels each class has."""
     bucket: int = 0
 
 
-class Levels(Values):
-    """Signed whole numbers from -top to top, never 0."""
+class Levels(CachedValues):
+    """Signed whole numbers from -top to top, never 0, times the numbers of a scale."""
 
     levels: NDArray[np.int16]
 
     def __len__(self) -> int:
         return self.levels.size
 
-    @property
-    @abstractmethod
-    def _decoded(self) -> Vector:
-        """What `decode` returns: a cached property."""
-
-    def decode(self) -> Vector:
-        return self._decoded
-
     @cached_property
     def top(self) -> int:
         """The highest level that may occur; 0 if none may."""
         return int(np.abs(self.levels).max(initial=0))
 
-    def symbols(self) -> Iterator[NDArray[Any]]:
-        yield self.levels
+    @property
+    @abstractmethod
+    def scale(self) -> Vector:
+        """The numbers of the header."""
+
+    @property
+    def is_short(self) -> bool:
+        """Whether the lower two bytes of every number of the scale are zero."""
+        return not (self.scale.view(np.uint32) & 0xFFFF).any()
+
+    @abstractmethod
+    def _with_scale(self, scale: Vector) -> Values:
+        """The same levels with other numbers in the header."""
+
+    def scaled(self, factor: np.float32) -> Values:
+        """Multiply the scale alone: not a byte more. One that is short stays so, rounded towards 0."""
+        scale = np.float32(factor) * self.scale
+        return self._with_scale((scale.view(np.uint32) & 0xFFFF0000).view(np.float32) if self.is_short else scale)
+
+    def raw_bytes(self) -> int:
+        """A sign and the bits of the highest level for each."""
+        bits = 1 + (int(np.abs(self.levels).max(initial=1)) - 1).bit_length()
+        return (len(self) * bits + 7) // 8
 
     def write(self, writer: Writer, part: slice) -> None:
         levels = self.levels[part]
@@ -88,21 +107,192 @@ class ScaledLevels(Levels):
     lower 16 bits, only the upper 16 are written.
     """
 
-    @property
-    @abstractmethod
-    def scale(self) -> Vector:
-        """The numbers of the header."""
-
-    @property
-    def is_short(self) -> bool:
-        return not (self.scale.view(np.uint32) & 0xFFFF).any()
-
     @abstractmethod
     def write_header(self, writer: Writer, short: bool = False) -> None: ...
 
     @classmethod
     @abstractmethod
     def read_header(cls, reader: Reader, code: int, tensor: Tensor, short: bool = False) -> LevelsHeader: ...
+
+
+@built_in
+@dataclass(frozen=True)
+class UniformLevels(ScaledLevels):
+    """Whole multiples of one step: value = step * level, level from -32767 to 32767 but never 0."""
+
+    step: np.float32
+    levels: NDArray[np.int16]
+    code: ClassVar[int] = 2
+
+    @cached_property
+    def _decoded(self) -> Vector:
+        return self.levels.astype(np.float32) * self.step
+
+    @property
+    def scale(self) -> Vector:
+        return np.array([self.step], np.float32)
+
+    def _with_scale(self, scale: Vector) -> Values:
+        """As levels of one class if the step is 0, which is none for these."""
+        return (
+            replace(self, step=scale[0]) if scale[0] or not self.top else ClassLevels(scale, (self.top,), self.levels)
+        )
+
+    def largest(self) -> float:
+        largest = self.top * abs(float(self.step))
+        return float(np.float32(largest)) if largest <= LARGEST_FLOAT32 else math.nan
+
+    def write_header(self, writer: Writer, short: bool = False) -> None:
+        writer.byte(self.code)
+        writer.varint(self.top)
+        if self.top:
+            write_scale(writer, self.scale, short)
+
+    @classmethod
+    def read_header(cls, reader: Reader, code: int, tensor: Tensor, short: bool = False) -> LevelsHeader:
+        top = reader.varint(MAX_LEVEL)
+        step = read_scale(reader, 1 if top else 0, top, tensor, short)
+        if top and step[0] == 0:
+            raise WireError(f"layer {tensor.name!r}: its step is 0")
+        return LevelsHeader(top, step)
+
+    @classmethod
+    def join(cls, header: LevelsHeader, data: NDArray[Any], indices: LazyIndices, tensor: Tensor) -> UniformLevels:
+        return cls(header.scale[0] if header.top else np.float32(0), data.astype(np.int16, copy=False))
+
+
+@built_in
+@dataclass(frozen=True)
+class ClassLevels(ScaledLevels):
+    """A class and a whole multiple of its step, counted through: levels 1 to tops[0] are multiples of steps[0], the
+    next tops[1] levels those of steps[1], and so on. So the class of each value is coded with its level.
+    """
+
+    steps: Vector
+    tops: tuple[int, ...]
+    levels: NDArray[np.int16]
+    code: ClassVar[int] = 18
+
+    @cached_property
+    def _decoded(self) -> Vector:
+        ends, above = np.cumsum(self.tops, dtype=np.int64), np.abs(self.levels.astype(np.int64))
+        number = np.searchsorted(ends, above)
+        values: Vector = self.steps[number] * (above - (ends - self.tops)[number]).astype(np.float32)
+        return np.where(self.levels < 0, -values, values)
+
+    @cached_property
+    def top(self) -> int:
+        return sum(self.tops)
+
+    @property
+    def scale(self) -> Vector:
+        return self.steps
+
+    def _with_scale(self, scale: Vector) -> ClassLevels:
+        return replace(self, steps=scale)
+
+    def write_header(self, writer: Writer, short: bool = False) -> None:
+        writer.byte(self.code)
+        writer.varint(len(self.tops))
+        for top in self.tops:
+            writer.varint(top)
+        write_scale(writer, self.steps, short)
+
+    @classmethod
+    def read_header(cls, reader: Reader, code: int, tensor: Tensor, short: bool = False) -> LevelsHeader:
+        tops = tuple(reader.varint(MAX_LEVEL) for _ in range(reader.varint(_MAX_CLASSES)))
+        if not all(tops) or sum(tops) > MAX_LEVEL:
+            raise WireError(f"layer {tensor.name!r}: its classes have {tops} levels, of {MAX_LEVEL} at most in all")
+        steps = read_scale(reader, len(tops), 1, tensor, short)
+        if (steps.astype(np.float64) * tops > LARGEST_FLOAT32).any():
+            raise WireError(f"layer {tensor.name!r}: a step is too large")
+        return LevelsHeader(sum(tops), steps, tops)
+
+    @classmethod
+    def join(cls, header: LevelsHeader, data: NDArray[Any], indices: LazyIndices, tensor: Tensor) -> ClassLevels:
+        return cls(header.scale, header.tops, data.astype(np.int16, copy=False))
+
+
+@built_in
+@dataclass(frozen=True)
+class Codebook(ScaledLevels):
+    """A sign and one of up to 63 magnitudes: value = ± table[abs(level) - 1]. Its code holds the size of the table."""
+
+    table: Vector
+    levels: NDArray[np.int16]
+    code: ClassVar[int] = 3
+
+    @cached_property
+    def _decoded(self) -> Vector:
+        signed = np.concatenate([-self.table[::-1], np.zeros(1, np.float32), self.table])
+        return np.take(signed, self.levels + np.int16(self.table.size))
+
+    @cached_property
+    def top(self) -> int:
+        return self.table.size
+
+    @property
+    def scale(self) -> Vector:
+        return self.table
+
+    def _with_scale(self, scale: Vector) -> Codebook:
+        return replace(self, table=scale)
+
+    def write_header(self, writer: Writer, short: bool = False) -> None:
+        writer.byte(self.code | self.table.size << 2)
+        write_scale(writer, self.table, short)
+
+    @classmethod
+    def read_header(cls, reader: Reader, code: int, tensor: Tensor, short: bool = False) -> LevelsHeader:
+        return LevelsHeader(code >> 2, read_scale(reader, code >> 2, 1, tensor, short))
+
+    @classmethod
+    def join(cls, header: LevelsHeader, data: NDArray[Any], indices: LazyIndices, tensor: Tensor) -> Codebook:
+        return cls(header.scale, data.astype(np.int16, copy=False))
+
+
+@built_in
+@dataclass(frozen=True)
+class BucketLevels(Levels):
+    """Whole multiples of the step of a bucket, which is so many coordinates of the layer in a row."""
+
+    bucket: int
+    steps: Vector
+    owners: NDArray[np.uint32]
+    """Which bucket each value lies in; the indices of the values tell."""
+    levels: NDArray[np.int16]
+    code: ClassVar[int] = 6
+
+    @cached_property
+    def _decoded(self) -> Vector:
+        return self.levels.astype(np.float32) * self.steps[self.owners]
+
+    @property
+    def scale(self) -> Vector:
+        return self.steps
+
+    def _with_scale(self, scale: Vector) -> BucketLevels:
+        return replace(self, steps=scale)
+
+    def write_header(self, writer: Writer) -> None:
+        writer.byte(self.code)
+        writer.varint(self.bucket)
+        writer.varint(self.top)
+        write_scale(writer, self.steps)
+
+    @classmethod
+    def read_header(cls, reader: Reader, code: int, tensor: Tensor) -> LevelsHeader:
+        bucket = reader.varint(MAX_SIZE)
+        if bucket == 0:
+            raise WireError(f"layer {tensor.name!r}: its buckets have no size")
+        top = reader.varint(MAX_LEVEL)
+        steps = read_scale(reader, -(-tensor.size // bucket), max(top, 1), tensor)
+        return LevelsHeader(top, steps, bucket=bucket)
+
+    @classmethod
+    def join(cls, header: LevelsHeader, data: NDArray[Any], indices: LazyIndices, tensor: Tensor) -> BucketLevels:
+        owners = indices() // np.uint32(header.bucket)
+        return cls(header.bucket, header.scale, owners, data.astype(np.int16, copy=False))
 
 
 def write_scale(writer: Writer, scale: Vector, short: bool = False) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
@@ -11,74 +10,80 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fedsparq.compiled import jit
 from fedsparq.errors import WireError
 from fedsparq.layout import Tensor, Vector
 from fedsparq.payload.streams import Reader, Writer
-from fedsparq.payload.values import LARGEST_FLOAT32, LazyIndices, Values, built_in
+from fedsparq.payload.values import LARGEST_FLOAT32, WholeLayer, built_in
 
 Factor = NDArray[np.float32]
 """A matrix of as many columns as the rank."""
 
+MAX_RANK = 128
+
 
 @built_in
 @dataclass(frozen=True)
-class LowRank(Values):
+class LowRank(WholeLayer):
     """Every coordinate of a layer, as left x right^T: a row of the layer for each index of its first dimension."""
 
     left: Factor
     right: Factor
     code: ClassVar[int] = 14
-    needs_every_coordinate: ClassVar[bool] = True
 
     def __len__(self) -> int:
         return len(self.left) * len(self.right)
 
-    def decode(self) -> Vector:
-        return self._decoded
-
     @cached_property
     def _decoded(self) -> Vector:
         product = np.zeros((len(self.left), len(self.right)), np.float32)
-        for left, right in zip(self.left.T, self.right.T, strict=True):
-            product += left[:, None] * right
+        _add_products(np.ascontiguousarray(self.left), np.ascontiguousarray(self.right.T), product)
         return product.reshape(-1)
 
-    def scaled(self, share: np.float32) -> LowRank:
-        return LowRank(self.left, share * self.right)
+    def scaled(self, factor: np.float32) -> LowRank:
+        return LowRank(self.left, factor * self.right)
 
-    def symbols(self) -> Iterator[NDArray[Any]]:
-        both = np.concatenate([self.left.reshape(-1), self.right.reshape(-1)])
-        yield from both.view(np.uint8).reshape(-1, 4).T
+    def raw_bytes(self) -> int:
+        return self.left.nbytes + self.right.nbytes
 
     def write_header(self, writer: Writer) -> None:
         writer.byte(self.code)
         writer.varint(self.left.shape[1])
-        writer.raw(np.ascontiguousarray(self.left, "<f4").view(np.uint8).reshape(-1))
-        writer.raw(np.ascontiguousarray(self.right, "<f4").view(np.uint8).reshape(-1))
-
-    def write(self, writer: Writer, part: slice) -> None:
-        """Nothing: all is in the header."""
+        writer.raw(self.left.astype("<f4", copy=False))
+        writer.raw(self.right.astype("<f4", copy=False))
 
     @classmethod
-    def read_header(cls, reader: Reader, code: int, tensor: Tensor) -> tuple[Factor, Factor]:
+    def read_header(cls, reader: Reader, code: int, tensor: Tensor) -> LowRank:
         rows, columns = matrix_shape(tensor)
         rank = reader.varint(min(rows, columns))
+        if not pays(rank, rows, columns):
+            raise WireError(
+                f"layer {tensor.name!r}: factors of rank {rank} for {rows} x {columns}; "
+                f"the rank is {MAX_RANK} at most, and the factors have no more numbers than the layer"
+            )
         left = reader.array("<f4", rows * rank).reshape(rows, rank)
         right = reader.array("<f4", columns * rank).reshape(columns, rank)
         largest = float(np.abs(left).max(initial=0)) * float(np.abs(right).max(initial=0)) * rank
         if not (np.isfinite(left).all() and np.isfinite(right).all() and largest <= LARGEST_FLOAT32):
             raise WireError(f"layer {tensor.name!r}: a factor is not a number, or the product too large")
-        return left, right
-
-    @classmethod
-    def read(cls, reader: Reader, header: tuple[Factor, Factor], count: int, tensor: Tensor) -> NDArray[Any]:
-        return np.empty(0, np.uint8)
-
-    @classmethod
-    def join(cls, header: tuple[Factor, Factor], data: NDArray[Any], indices: LazyIndices, tensor: Tensor) -> LowRank:
-        return cls(*header)
+        return cls(left, right)
 
 
 def matrix_shape(tensor: Tensor) -> tuple[int, int]:
     """Rows and columns of a layer as a matrix: a tensor of less than two dimensions is one row."""
     return (1, tensor.size) if len(tensor.shape) < 2 else (tensor.shape[0], math.prod(tensor.shape[1:]))
+
+
+def pays(rank: int, rows: int, columns: int) -> bool:
+    """Whether a layer may be sent as factors of this rank: it bounds the work of decoding by the layer's size."""
+    return rank <= MAX_RANK and rank * (rows + columns) <= rows * columns
+
+
+@jit
+def _add_products(left: Any, right: Any, product: Any) -> None:
+    """product += left x right, one factor after the other in each row."""
+    for i in range(left.shape[0]):
+        for k in range(left.shape[1]):
+            factor = left[i, k]
+            for j in range(right.shape[1]):
+                product[i, j] += factor * right[k, j]

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from fedsparq.errors import UpdateError
 from fedsparq.layout import Buffers, Layout, Vector
 from fedsparq.payload import kernels
-from fedsparq.payload.float32 import Float32Values
+from fedsparq.payload.floats import Float32Values
 from fedsparq.payload.selection import Dense, Indices, Selection, Sparse
 from fedsparq.payload.values import LARGEST_FLOAT32, Values
 from fedsparq.threads import count_of, in_order
@@ -141,10 +141,12 @@ class Payload:
                 first, done = done, done + len(values)
                 yield values, vector, indices[first:done]
 
-    def scaled(self, share: np.float32) -> Payload:
-        """The same update times `share`: in the same kinds of values where they can hold it, else as float32."""
-        parts = ((values, values.scaled(share)) for values in self.values)
-        scaled = tuple(Float32Values(share * old.decode()) if new is None else new for old, new in parts)
+    def scaled(self, factor: np.float32) -> Payload:
+        """Return factor * update in the same kinds of values, of no more bytes; a kind that cannot becomes float32."""
+        if not 0 <= factor <= LARGEST_FLOAT32:
+            raise UpdateError(f"factor={factor}: it must be a finite number of at least 0")
+        parts = ((values, values.scaled(factor)) for values in self.values)
+        scaled = tuple(Float32Values(factor * old.decode()) if new is None else new for old, new in parts)
         return replace(self, values=scaled)
 
     @cached_property

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -15,7 +14,7 @@ from fedsparq.layout import Tensor, Vector
 from fedsparq.payload.kernels import random_bits
 from fedsparq.payload.levels import read_scale, write_scale
 from fedsparq.payload.streams import Reader, Writer
-from fedsparq.payload.values import LazyIndices, Values, built_in
+from fedsparq.payload.values import CachedValues, LazyIndices, built_in
 
 LONGEST_BLOCK = 1 << 15
 """The most coordinates that are rotated together: they fit a CPU's cache."""
@@ -25,7 +24,7 @@ _SHORTEST_BLOCK = 64
 
 @built_in
 @dataclass(frozen=True)
-class RotatedSigns(Values):
+class RotatedSigns(CachedValues):
     """Every coordinate of a layer, as the signs of the layer in randomly rotated blocks with a scale each."""
 
     size: int
@@ -39,9 +38,6 @@ class RotatedSigns(Values):
     def __len__(self) -> int:
         return self.size
 
-    def decode(self) -> Vector:
-        return self._decoded
-
     @cached_property
     def _decoded(self) -> Vector:
         out, at = np.empty(self.size, np.float32), 0
@@ -53,8 +49,11 @@ class RotatedSigns(Values):
             at += padded // 8
         return out
 
-    def symbols(self) -> Iterator[NDArray[Any]]:
-        yield np.unpackbits(self.negative)
+    def scaled(self, factor: np.float32) -> RotatedSigns:
+        return replace(self, scales=factor * self.scales)
+
+    def raw_bytes(self) -> int:
+        return self.scales.nbytes + self.negative.nbytes
 
     def write_header(self, writer: Writer) -> None:
         writer.byte(self.code)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -15,7 +14,7 @@ from fedsparq.errors import WireError
 from fedsparq.layout import Tensor, Vector
 from fedsparq.payload.kernels import random_bits
 from fedsparq.payload.streams import Reader, Writer
-from fedsparq.payload.values import LARGEST_FLOAT32, LazyIndices, Values, built_in
+from fedsparq.payload.values import LARGEST_FLOAT32, WholeLayer, built_in
 
 MOST_ROWS = 15
 _SMALL = 1024
@@ -26,7 +25,7 @@ Table = NDArray[np.float32]
 
 @built_in
 @dataclass(frozen=True)
-class Sketch(Values):
+class Sketch(WholeLayer):
     """Every coordinate of a layer, as the median over the table's rows of the sums that it went into.
 
     Coordinate i is added to one place of each row with a sign of its own; both follow from the seed, the row and i.
@@ -37,13 +36,9 @@ class Sketch(Values):
     seed: int
     table: Table
     code: ClassVar[int] = 22
-    needs_every_coordinate: ClassVar[bool] = True
 
     def __len__(self) -> int:
         return self.size
-
-    def decode(self) -> Vector:
-        return self._decoded
 
     @cached_property
     def _decoded(self) -> Vector:
@@ -52,21 +47,21 @@ class Sketch(Values):
             medians(self.table, np.uint64(self.seed), out)
         return out
 
-    def symbols(self) -> Iterator[NDArray[Any]]:
-        yield from np.ascontiguousarray(self.table).view(np.uint8).reshape(-1, 4).T
+    def scaled(self, factor: np.float32) -> Sketch:
+        return replace(self, table=factor * self.table)
+
+    def raw_bytes(self) -> int:
+        return self.table.nbytes
 
     def write_header(self, writer: Writer) -> None:
         writer.byte(self.code)
         writer.raw(self.seed.to_bytes(8, "little"))
         for side in self.table.shape:
             writer.varint(side)
-        writer.raw(np.ascontiguousarray(self.table, "<f4").view(np.uint8).reshape(-1))
-
-    def write(self, writer: Writer, part: slice) -> None:
-        """Nothing: all is in the header."""
+        writer.raw(self.table.astype("<f4", copy=False))
 
     @classmethod
-    def read_header(cls, reader: Reader, code: int, tensor: Tensor) -> tuple[int, Table]:
+    def read_header(cls, reader: Reader, code: int, tensor: Tensor) -> Sketch:
         seed, rows, columns = reader.number(8), reader.varint(MOST_ROWS), reader.varint(max(tensor.size, 1))
         if rows % 2 == 0 or not 0 < rows * columns <= tensor.size:
             raise WireError(
@@ -76,15 +71,7 @@ class Sketch(Values):
         table = reader.array("<f4", rows * columns).reshape(rows, columns)
         if not np.isfinite(table).all():
             raise WireError(f"layer {tensor.name!r}: a sum of its sketch is infinite or not a number")
-        return seed, table
-
-    @classmethod
-    def read(cls, reader: Reader, header: tuple[int, Table], count: int, tensor: Tensor) -> NDArray[Any]:
-        return np.empty(0, np.uint8)
-
-    @classmethod
-    def join(cls, header: tuple[int, Table], data: NDArray[Any], indices: LazyIndices, tensor: Tensor) -> Sketch:
-        return cls(tensor.size, *header)
+        return cls(tensor.size, seed, table)
 
 
 def sketch_columns(size: int, share: float, rows: int) -> int:

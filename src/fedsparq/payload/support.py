@@ -11,10 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsparq.errors import OptionError, WireError
-from fedsparq.payload.levels import MAX_LEVEL
+from fedsparq.payload.levels import MAX_LEVEL, UniformLevels
 from fedsparq.payload.payload import Payload
 from fedsparq.payload.selection import Indices, Seeded
-from fedsparq.payload.uniform_levels import UniformLevels
 
 _MAX_VARIANCE = 2.0**62
 """Half of it is still a mean that numpy draws Poisson numbers of."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -21,6 +21,8 @@ LazyIndices = Callable[[], Indices]
 LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 
 _CODEBOOK = 3
+_CODES = (0, 1, 2, _CODEBOOK, 6, 10, 14, 18, 22, 26)
+"""Those of FSQ1 itself, as FORMAT.md lists them; that of a codebook also holds the size of its table."""
 _FREE = range(64, 255)
 
 
@@ -44,7 +46,10 @@ class Values(ABC):
 
     @abstractmethod
     def decode(self) -> Vector:
-        """The values as float32. Where that costs something it is done once: do not change what is returned."""
+        """The values as float32. Where that costs something it is done once: do not change what is returned.
+
+        Its work is bounded by the size of the layer: 128 operations a coordinate at most, whatever the message says.
+        """
 
     def add_to(self, accumulator: Vector, indices: Indices | None, weight: np.float32) -> None:
         """accumulator[indices] += weight * values; None: the accumulator is the layer, and every coordinate is sent."""
@@ -53,18 +58,18 @@ class Values(ABC):
             raise UpdateError(f"{type(self).__name__} decodes to {list(values.shape)} values for {count:,} coordinates")
         kernels.add_scaled(accumulator, indices, values, weight)
 
-    def scaled(self, share: np.float32) -> Values | None:
-        """The same values times `share`, in the same kind; None if it cannot hold them."""
+    def scaled(self, factor: np.float32) -> Values | None:
+        """Return factor * values in the same kind, of no more bytes; None if it cannot hold them."""
         return None
+
+    def raw_bytes(self) -> int:
+        """Return the bytes of the values before entropy coding, as papers count them."""
+        return 4 * len(self)
 
     def largest(self) -> float:
         """The largest magnitude; nan if a value is not finite."""
         largest = float(np.abs(self.decode()).max(initial=0))
         return largest if largest < math.inf else math.nan
-
-    def symbols(self) -> Iterator[NDArray[Any]]:
-        """What the wire writes, as sequences of whole numbers whose entropy bounds its size."""
-        yield from np.ascontiguousarray(self.decode()).view(np.uint8).reshape(-1, 4).T
 
     def write_header(self, writer: Writer) -> None:
         """What stands before a layer's chunks: the code, then whatever the chunks share."""
@@ -93,6 +98,35 @@ class Values(ABC):
         """
 
 
+class CachedValues(Values):
+    """Values that are decoded once."""
+
+    @property
+    @abstractmethod
+    def _decoded(self) -> Vector:
+        """What `decode` returns: a cached property."""
+
+    def decode(self) -> Vector:
+        return self._decoded
+
+
+class WholeLayer(CachedValues):
+    """A kind with all its data in the header: `read_header` returns the values themselves."""
+
+    needs_every_coordinate: ClassVar[bool] = True
+
+    def write(self, writer: Writer, part: slice) -> None:
+        """Nothing: all is in the header."""
+
+    @classmethod
+    def read(cls, reader: Reader, header: Values, count: int, tensor: Tensor) -> NDArray[Any]:
+        return np.empty(0, np.uint8)
+
+    @classmethod
+    def join(cls, header: Values, data: NDArray[Any], indices: LazyIndices, tensor: Tensor) -> Values:
+        return header
+
+
 Kind = TypeVar("Kind", bound=type[Values])
 
 _kinds: dict[int, type[Values]] = {}
@@ -119,6 +153,13 @@ def built_in(kind: Kind) -> Kind:
         raise OptionError(f"{kind.__name__} has code {kind.code}, which {taken.__name__} already has; take another")
     _kinds[kind.code] = kind
     return kind
+
+
+def check_complete() -> None:
+    """Raise an error unless every code of FORMAT.md has a class."""
+    missing = [code for code in _CODES if code not in _kinds]
+    if missing:
+        raise ImportError(f"no kind of value is registered for FSQ1's codes {missing}")
 
 
 def kind_of(code: int, layer: str) -> type[Values]:

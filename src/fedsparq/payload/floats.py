@@ -1,8 +1,7 @@
-"""Half precision."""
+"""Values as floating-point numbers: float32, and float16."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -16,10 +15,42 @@ from fedsparq.payload.selection import Indices
 from fedsparq.payload.streams import TINY, Bytes, Reader, Writer
 from fedsparq.payload.values import LazyIndices, Values, built_in
 
-SAMPLE = 4096
-REPEATED_FROM = 20
+_SAMPLE = 4096
+_REPEATED_FROM = 20
 """Low bytes are worth trying zstd on if one of them makes up more than a twentieth of a sample."""
 _INFINITE = 0x7C00
+
+
+@built_in
+@dataclass(frozen=True)
+class Float32Values(Values):
+    """Values as they are, not compressed."""
+
+    data: Vector
+    code: ClassVar[int] = 0
+
+    def __len__(self) -> int:
+        return self.data.size
+
+    def decode(self) -> Vector:
+        return self.data
+
+    def scaled(self, factor: np.float32) -> Float32Values:
+        return Float32Values(factor * self.data)
+
+    def write(self, writer: Writer, part: slice) -> None:
+        writer.raw(self.data[part].astype("<f4", copy=False))
+
+    @classmethod
+    def read(cls, reader: Reader, header: None, count: int, tensor: Tensor) -> NDArray[Any]:
+        values = reader.array("<f4", count)
+        if not np.isfinite(values).all():
+            raise WireError(f"layer {tensor.name!r}: a value is infinite or not a number")
+        return values
+
+    @classmethod
+    def join(cls, header: None, data: NDArray[Any], indices: LazyIndices, tensor: Tensor) -> Float32Values:
+        return cls(data.astype(np.float32, copy=False))
 
 
 @built_in
@@ -41,17 +72,15 @@ class Float16Values(Values):
     def add_to(self, accumulator: Vector, indices: Indices | None, weight: np.float32) -> None:
         kernels.add_scaled_halves(accumulator, indices, self.bits, weight)
 
-    def scaled(self, share: np.float32) -> Float16Values:
-        return Float16Values((share * self.decode()).astype(np.float16).view(np.uint16))
+    def scaled(self, factor: np.float32) -> Float16Values:
+        return Float16Values((factor * self.decode()).astype(np.float16).view(np.uint16))
+
+    def raw_bytes(self) -> int:
+        return self.bits.nbytes
 
     def largest(self) -> float:
         bits = (self.bits & np.uint16(0x7FFF)).max(initial=0)
         return float(bits.view(np.float16)) if bits < _INFINITE else np.nan
-
-    def symbols(self) -> Iterator[NDArray[Any]]:
-        turned = self.bits << np.uint16(1) | self.bits >> np.uint16(15)
-        yield turned >> np.uint16(8)
-        yield turned & np.uint16(0xFF)
 
     def write(self, writer: Writer, part: slice) -> None:
         halves = self.bits[part]
@@ -76,5 +105,5 @@ class Float16Values(Values):
 
 def _repeats(data: Bytes) -> bool:
     """Whether some byte is so common in a sample that zstd is worth trying."""
-    sample = data[:SAMPLE]
-    return sample.size >= TINY and kernels.most_common(sample) * REPEATED_FROM > sample.size
+    sample = data[:_SAMPLE]
+    return sample.size >= TINY and int(np.bincount(sample).max()) * _REPEATED_FROM > sample.size
