@@ -18,6 +18,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from fedsparq.lab.report.looks import looks
+from fedsparq.lab.report.style import panel, styled
+from fedsparq.lab.report.svg import save
 from numpy.typing import NDArray
 
 from fedsparq.federate.client import Client, Trained
@@ -30,9 +33,6 @@ from fedsparq.federate.store import MemoryStore
 from fedsparq.lab.engines.engine import Asked, Engine
 from fedsparq.lab.engines.faults import FaultyEngine
 from fedsparq.lab.engines.worker import build_task
-from fedsparq.lab.report.looks import looks
-from fedsparq.lab.report.style import panel, styled
-from fedsparq.lab.report.svg import save
 from fedsparq.lab.specs import RunSpec, load_compare, locate
 from fedsparq.lab.tasks import Task
 from fedsparq.methods import resolver

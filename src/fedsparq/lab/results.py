@@ -55,8 +55,7 @@ class Setting(NamedTuple):
 
 _SETTING = list(Setting._fields)
 _REQUIRED = [*_SETTING, "method", "label", "seed", "done", *_MEASURES]
-_NUMBERS = ["clients", "rounds", "train_examples", "seed", "done", *_MEASURES]
-_TEXTS = [name for name in _REQUIRED if name not in _NUMBERS] + ["aggregator", "attack"]
+_COUNTS = ["clients", "rounds", "train_examples", "seed", "done"]
 
 
 class Spread(NamedTuple):
@@ -69,12 +68,13 @@ class Spread(NamedTuple):
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
         series = pd.Series(values, dtype=float)
-        finite = bool(np.isfinite(series).all()) and len(series) > 0
+        finite = len(series) > 0 and all(map(math.isfinite, values))
         return cls(series.mean() if finite else math.nan, series.std() if finite else math.nan, len(series))
 
     def differs(self, other: Spread) -> bool:
         """Return whether the two ranges mean ± deviation do not meet."""
-        return abs(self.mean - other.mean) > np.nan_to_num(self.std) + np.nan_to_num(other.std)
+        widths = (0.0 if math.isnan(spread.std) else spread.std for spread in (self, other))
+        return bool(abs(self.mean - other.mean) > sum(widths))
 
 
 class Winners(NamedTuple):
@@ -254,16 +254,24 @@ class Comparison:
         return _spreads(self.measured, ["label"], [*_MEASURES, *_DERIVED]).loc[self.labels]
 
     @cached_property
+    def _spreads(self) -> dict[tuple[str, str], tuple[float, float, float]]:
+        keys = [(label, measure) for label in self.labels for measure in (*_MEASURES, *_DERIVED)]
+        values = self.methods.to_numpy(dtype=float).reshape(len(keys), 3)
+        return {
+            key: (float(mean), float(std), float(size)) for key, (mean, std, size) in zip(keys, values, strict=True)
+        }
+
+    @cached_property
     def curves(self) -> DataFrame:
         """One row per method and round, over the seeds that got so far."""
         return _spreads(self.played, ["label", "round"], ["sent", *_MEASURES])
 
     def spread(self, label: str, measure: str) -> Spread:
-        mean, std, size = self.methods.loc[label, measure]
+        mean, std, size = self._spreads[label, measure]
         return Spread(mean, std, int(size))
 
     def mean(self, label: str, measure: str) -> float:
-        return float(self.methods.loc[label, (measure, "mean")])
+        return self._spreads[label, measure][0]
 
     def curve(self, label: str, measure: str) -> list[Spread]:
         """Return one spread per round; none where the rounds were not kept."""
@@ -331,19 +339,21 @@ def _read_csv(path: Path) -> DataFrame:
     try:
         if path.stat().st_size > _MAX_CSV_BYTES:
             raise RunError(f"{path} has {path.stat().st_size} bytes, more than {_MAX_CSV_BYTES}")
-        rows = pd.read_csv(path, dtype={name: str for name in _TEXTS}, float_precision="round_trip")
+        rows = pd.read_csv(path, dtype=str, keep_default_na=False)
     except (OSError, ValueError) as error:
         raise RunError(f"{path} cannot be read as CSV: {error}") from error
-    missing = [name for name in _REQUIRED if name not in rows]
-    if missing:
-        raise RunError(f"{path} has no column {missing[0]!r}; `fedsparq report RUNS -o NAME.csv` writes such a file")
-    for name in _NUMBERS:
-        if not pd.api.types.is_numeric_dtype(rows[name]) or (name not in _MEASURES and rows[name].isna().any()):
-            raise RunError(f"{path}: a number was expected in each row of {name!r}")
+    for name in _REQUIRED:
+        if name not in rows:
+            raise RunError(f"{path} has no column {name!r}; `fedsparq report RUNS -o NAME.csv` writes such a file")
+    for name in rows.columns:
+        if name in _COUNTS or name in _MEASURES or name.startswith("metric."):
+            try:
+                rows[name] = rows[name].astype(int) if name in _COUNTS else rows[name].replace("", "nan").astype(float)
+            except ValueError as error:
+                raise RunError(f"{path}: a number was expected in each row of {name!r}: {error}") from error
     if not (rows["upload_bytes"] > 0).all() or not np.isfinite(rows["accuracy"]).all():
         raise RunError(f"{path}: upload_bytes must be above 0 and accuracy finite in each row")
-    texts = [name for name in _TEXTS if name in rows]
-    return rows.fillna(dict.fromkeys(texts, ""))
+    return rows
 
 
 def _run_folders(path: Path) -> Iterator[Path]:

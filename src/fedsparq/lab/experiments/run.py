@@ -25,7 +25,7 @@ from fedsparq.lab.experiments.assemble import method_of
 from fedsparq.lab.experiments.callbacks import Callback, Watch, closing
 from fedsparq.lab.folder import RunFolder
 from fedsparq.lab.lock import locked
-from fedsparq.lab.paper.accounting import message_bytes
+from fedsparq.lab.paper import message_bytes
 from fedsparq.lab.records import Round
 from fedsparq.lab.specs import RunSpec
 from fedsparq.lab.specs.privacy import private_mean

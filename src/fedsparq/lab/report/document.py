@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 
 from fedsparq.errors import RunError
 from fedsparq.lab.names import human_bytes, method_name
-from fedsparq.lab.paper.claims import Claim, Verdict, judge
-from fedsparq.lab.paper.numbers import ARXIV, CAVEATS, deviation
+from fedsparq.lab.paper import ARXIV, CAVEATS, Claim, Verdict, deviation, judge
 from fedsparq.lab.report.data import comparison_data
 from fedsparq.lab.report.palette import looks
 from fedsparq.lab.report.tables import ACCURACY, Table, attack_table, result_table, times_less, variant_table
@@ -69,14 +68,11 @@ class Section:
     """One comparison, ready to be shown; `data` is what its figures are drawn from."""
 
     comparison: Comparison
+    finding: Finding
     data: Mapping[str, Any]
     results: Table
     variants: Table | None
     attacks: Table | None
-
-    @property
-    def finding(self) -> Finding:
-        return find(self.comparison)
 
     @property
     def figures(self) -> dict[str, str]:
@@ -212,6 +208,7 @@ def build_report(results: Results, *, title: str | None = None, paper: bool = Fa
     sections = [
         Section(
             comparison,
+            find(comparison),
             comparison_data(comparison, look),
             result_table(comparison, paper),
             variant_table(comparison) if comparison.variants else None,

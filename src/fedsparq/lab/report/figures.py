@@ -25,7 +25,7 @@ except ModuleNotFoundError as error:
 FORMATS = ("svg", "pdf", "png")
 _WIDTH, _HEIGHT, _MAX_COLUMNS, _MAX_NAMES = 4.6, 3.2, 3, 8
 _INK, _MUTED, _GRID = (PAGE[name].light for name in ("ink", "muted", "grid"))
-_STYLE = {
+_STYLE: dict[Any, Any] = {
     "font.family": "DejaVu Sans",
     "font.size": 9,
     "text.color": _INK,
@@ -45,6 +45,7 @@ _STYLE = {
     "pdf.fonttype": 42,
 }
 _Looks = Mapping[str, Look]
+_Draw = Callable[[Axes, Comparison, _Looks], None]
 
 
 def write_figures(report: Report, folder: Path, formats: Sequence[str]) -> list[Path]:
@@ -75,7 +76,7 @@ def write_figures(report: Report, folder: Path, formats: Sequence[str]) -> list[
     return written
 
 
-def _panels(comparisons: Sequence[Comparison], draw: Callable[[Axes, Comparison, _Looks], None], look: _Looks) -> Figure:
+def _panels(comparisons: Sequence[Comparison], draw: _Draw, look: _Looks) -> Figure:
     """Return a figure with one panel per setting, and a legend of all methods below them."""
     columns = min(len(comparisons), _MAX_COLUMNS)
     rows = -(-len(comparisons) // columns)
@@ -96,7 +97,8 @@ def draw_answer(axes: Axes, comparison: Comparison, look: _Looks) -> None:
     """Draw final accuracy for bytes sent; the methods that no other beats are filled and joined."""
     front = comparison.pareto()
     axes.set_xscale("log")
-    for label in comparison.main:
+    by_bytes = sorted(comparison.main, key=lambda label: comparison.mean(label, "upload_bytes"))
+    for number, label in enumerate(by_bytes):
         x, y, own = comparison.spread(label, "upload_bytes"), comparison.spread(label, "accuracy"), look[label]
         axes.errorbar(
             x.mean,
@@ -111,7 +113,13 @@ def draw_answer(axes: Axes, comparison: Comparison, look: _Looks) -> None:
             label=method_name(label),
         )
         if len(comparison.main) <= _MAX_NAMES:
-            axes.annotate(method_name(label), (x.mean, y.mean), (5, 5), textcoords="offset points", fontsize=7.5)
+            axes.annotate(
+                method_name(label),
+                (x.mean, y.mean),
+                (5, 5 if number % 2 else -11),
+                textcoords="offset points",
+                fontsize=7.5,
+            )
     xs, ys = ([comparison.mean(label, key) for label in front] for key in ("upload_bytes", "accuracy"))
     axes.step(xs, ys, where="post", color=_MUTED, linewidth=0.8, zorder=1)
     axes.margins(0.12)
@@ -205,7 +213,7 @@ def _has_rounds(comparison: Comparison) -> bool:
     return len(comparison.played) > 0
 
 
-_KINDS: Mapping[str, tuple[Callable[[Axes, Comparison, _Looks], None], Callable[[Comparison], bool]]] = {
+_KINDS: Mapping[str, tuple[_Draw, Callable[[Comparison], bool]]] = {
     "answer": (draw_answer, _several),
     "savings": (draw_savings, _several),
     "accuracy": (draw_accuracy, _has_rounds),

@@ -12,7 +12,7 @@ from markupsafe import Markup, escape
 
 from fedsparq.archive import write_safely
 from fedsparq.errors import OptionError, RunError
-from fedsparq.lab.paper.claims import Verdict
+from fedsparq.lab.paper import Verdict
 from fedsparq.lab.report.document import Report, build_report
 from fedsparq.lab.report.palette import PALETTE
 from fedsparq.lab.results import Results

@@ -11,7 +11,7 @@ from rich.measure import measure_renderables
 from rich.table import Table as Grid
 
 from fedsparq.lab.names import human_bytes, method_name
-from fedsparq.lab.paper.numbers import SETUPS, result
+from fedsparq.lab.paper import SETUPS, result
 from fedsparq.lab.results import Comparison, Results, Spread
 
 _UNKNOWN = "not finite"
@@ -119,9 +119,11 @@ def variant_table(comparison: Comparison) -> Table:
 
 def attack_table(comparison: Comparison) -> Table | None:
     """Return accuracy by rule and attack; None unless there are several of both."""
+    if "attack" not in comparison.rows or "aggregator" not in comparison.rows:
+        return None
     rows = comparison.rows.assign(
-        rule=comparison.rows.get("aggregator", "").replace("", MEAN),  # type: ignore[union-attr]
-        attack=comparison.rows.get("attack", "").replace("", NO_ATTACK),  # type: ignore[union-attr]
+        rule=[text or MEAN for text in comparison.rows["aggregator"]],
+        attack=[text or NO_ATTACK for text in comparison.rows["attack"]],
     )
     attacks = sorted(rows["attack"].unique(), key=lambda attack: (attack != NO_ATTACK, attack))
     if len(attacks) < 2 or NO_ATTACK not in attacks or rows["rule"].nunique() < 2:
@@ -132,8 +134,8 @@ def attack_table(comparison: Comparison) -> Table | None:
     groups = dict(list(rows.groupby(["method", "rule"])))
     for method, rule in sorted(groups, key=order):
         group = groups[method, rule]
-        plain = groups.get((method, MEAN), group)
-        best = plain.loc[plain["attack"] == NO_ATTACK, "accuracy"].mean()
+        plain = rows[(rows["method"] == method) & (rows["rule"] == MEAN) & (rows["attack"] == NO_ATTACK)]
+        best = plain["accuracy"].mean()
         spreads = [Spread.of(group.loc[group["attack"] == attack, "accuracy"]) for attack in attacks]
         cells = [_attack_cell(value, best) for value in spreads]
         success = group.loc[group["attack"] == "backdoor"].get(f"metric.{SUCCESS}", [])
@@ -226,23 +228,27 @@ def _print(comparison: Comparison, first: dict[str, Callable[[Comparison, str], 
     columns = dict(first)
     columns["loss"] = lambda c, label: _short(c.mean(label, "loss"))
     for name, measure in (("up", UP), ("down", DOWN), ("both", BOTH)):
-        columns[name] = lambda c, label, key=measure.key: human_bytes(c.mean(label, key))
+        columns[name] = partial(_mean_bytes, measure=measure)
     if "fedavg" in comparison.labels:
-        columns["of FedAvg"] = lambda c, label: f"1/{c.mean(label, 'times_less'):.1f}"
+        columns["of\nFedAvg"] = lambda c, label: f"1/{c.mean(label, 'times_less'):.1f}"
     columns["kept %"] = lambda c, label: f"{100 * c.mean(label, 'kept'):.1f}"
-    for dropped in ("", "kept %", "loss", "of FedAvg"):  # what is least needed goes first where it is narrow
+    for dropped in ("", "kept %", "loss", "of\nFedAvg"):  # what is least needed goes first where it is narrow
         columns.pop(dropped, None)
         table = Grid(title=comparison.subtitle, title_justify="left", caption=_CAPTION, caption_justify="left")
         table.box, table.pad_edge = SIMPLE_HEAD, False
         words = [word for label in comparison.labels for word in label.split(" ")]
         table.add_column("method", min_width=max(map(len, words)))
         for heading in columns:
-            table.add_column(heading, justify="right")
+            table.add_column(heading, justify="right", no_wrap=True)
         for label in comparison.labels:
-            table.add_row(label, *(write(comparison, label).replace(" ", "\N{NO-BREAK SPACE}") for write in columns.values()))
+            table.add_row(label, *(write(comparison, label) for write in columns.values()))
         if measure_renderables(console, console.options, [table]).minimum <= console.width:
             break
     console.print(table)
+
+
+def _mean_bytes(comparison: Comparison, label: str, measure: Measure) -> str:
+    return human_bytes(comparison.mean(label, measure.key))
 
 
 def _metric(comparison: Comparison, label: str, name: str) -> str:
