@@ -5,12 +5,12 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from fedsparq.lab.page import write_report
 
 import fedsparq.lab.report
 from fedsparq.errors import OptionError, RunError
 from fedsparq.lab.report.document import build_report
 from fedsparq.lab.report.figures import write_figures
+from fedsparq.lab.report.page import write_report
 from fedsparq.lab.results import Results
 from made_runs import METHODS, make_run
 
@@ -120,7 +120,7 @@ def test_other_formats_are_refused(report, tmp_path, formats):
 def test_the_page_is_drawn_without_matplotlib(runs, tmp_path):
     code = (
         "import sys; sys.modules['matplotlib'] = None; from pathlib import Path\n"
-        "from fedsparq.lab.page import write_report\n"
+        "from fedsparq.lab.report.page import write_report\n"
         f"write_report([Path({str(runs / 'mnist-iid-fedavg-seed0')!r})], Path('page.html'))"
     )
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)

@@ -7,7 +7,6 @@ from functools import partial
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.measure import measure_renderables
 from rich.table import Table as Grid
 
 from fedsparq.lab.names import human_bytes, method_name
@@ -19,6 +18,7 @@ MEAN, NO_ATTACK, SUCCESS = "the method's own mean", "nobody hostile", "backdoor_
 _FIRST_RULES = {MEAN: 0, "robust": 1}
 _MAX_POINTS_LOST = 40.0
 """From here on a cell of the table of attacks has the darkest color."""
+_COLUMN_GAP = 3
 _CAPTION = "up, down: bytes per client over the run; kept: share of the coordinates that were sent"
 
 
@@ -232,18 +232,20 @@ def _print(comparison: Comparison, first: dict[str, Callable[[Comparison, str], 
     if "fedavg" in comparison.labels:
         columns["of\nFedAvg"] = lambda c, label: f"1/{c.mean(label, 'times_less'):.1f}"
     columns["kept %"] = lambda c, label: f"{100 * c.mean(label, 'kept'):.1f}"
-    for dropped in ("", "kept %", "loss", "of\nFedAvg"):  # what is least needed goes first where it is narrow
-        columns.pop(dropped, None)
-        table = Grid(title=comparison.subtitle, title_justify="left", caption=_CAPTION, caption_justify="left")
-        table.box, table.pad_edge = SIMPLE_HEAD, False
-        words = [word for label in comparison.labels for word in label.split(" ")]
-        table.add_column("method", min_width=max(map(len, words)))
-        for heading in columns:
-            table.add_column(heading, justify="right", no_wrap=True)
-        for label in comparison.labels:
-            table.add_row(label, *(write(comparison, label) for write in columns.values()))
-        if measure_renderables(console, console.options, [table]).minimum <= console.width:
+    words = max(len(word) for label in comparison.labels for word in label.split(" "))
+    cells = {name: [write(comparison, label) for label in comparison.labels] for name, write in columns.items()}
+    for dropped in ("kept %", "loss", "of\nFedAvg"):  # what is least needed goes first where it is narrow
+        widths = [max(map(len, [*name.split("\n"), *texts])) for name, texts in cells.items()]
+        if words + sum(widths) + _COLUMN_GAP * len(cells) <= console.width - 2:
             break
+        cells.pop(dropped, None)
+    table = Grid(title=comparison.subtitle, title_justify="left", caption=_CAPTION, caption_justify="left")
+    table.box, table.pad_edge = SIMPLE_HEAD, False
+    table.add_column("method", min_width=words)
+    for heading in cells:
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in zip(comparison.labels, *cells.values(), strict=True):
+        table.add_row(*row)
     console.print(table)
 
 
