@@ -151,7 +151,7 @@ def test_a_report_that_cannot_be_written_is_a_sentence(
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_text", full)
+    monkeypatch.setattr("fedsparq.lab.report.page.write_safely", full)
     page = tmp_path / "page.html"
     assert call(monkeypatch, "report", str(tmp_path / "run"), "-o", str(page)) == 2
     assert f"could not write the report {page}: No space left on device" in capsys.readouterr().err
