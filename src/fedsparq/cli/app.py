@@ -14,7 +14,7 @@ from rich.console import Console
 from typer.core import TyperGroup
 
 from fedsparq.cli.interrupt import InterruptedCommandError
-from fedsparq.errors import MissingExtraError, RunError
+from fedsparq.errors import MissingExtraError
 
 if TYPE_CHECKING:
     from fedsparq.lab.report.document import Report
@@ -103,7 +103,4 @@ def write(folders: list[Path], out: Path, **about: Any) -> Report:
     """Write a report, as a page or as CSV."""
     from fedsparq.lab.report.page import write_report
 
-    try:
-        return write_report(folders, out, **about)
-    except OSError as error:
-        raise RunError(f"could not write the report {error.filename or out}: {error.strerror or error}") from error
+    return write_report(folders, out, **about)
