@@ -35,8 +35,8 @@ def test_method_makes_what_it_made(case: Case) -> None:
             if name == "message.bytes" and tuple(before()["zstd"]) != tuple(ZSTD_VERSION):
                 continue  # zstd may choose otherwise; what the message says is compared beside it
             got = found["rounds"][share][name]
-            if case.is_loose:
-                np.testing.assert_allclose([r[1:] for r in got], [r[1:] for r in rounds], rtol=0.01, err_msg=name)
+            if tolerance := case.tolerance(name):
+                np.testing.assert_allclose([r[1:] for r in got], [r[1:] for r in rounds], rtol=tolerance, err_msg=name)
             else:
                 assert got == rounds, f"{name} at share {share}"
 
