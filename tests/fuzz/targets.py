@@ -165,6 +165,6 @@ TARGETS = {
     "checkpoint": Target(sound.checkpoints, forging.forge_archive, forging.archive_holds, check_checkpoint),
     "secure-sum": Target(sound.secure_messages, forging.forge_secure, forging.secure_holds, check_secure),
     "flower-header": Target(flower.headers, flower.forge_header, flower.header_holds, flower.check_header),
-    "flower-model": Target(flower.models, flower.forge_model, flower.model_holds, flower.check_model),
+    "flower-array": Target(flower.arrays, flower.forge_array, flower.array_holds, flower.check_array),
     "flower-beside": Target(flower.besides, flower.forge_beside, flower.beside_holds, flower.check_beside),
 }

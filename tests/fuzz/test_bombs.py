@@ -13,7 +13,7 @@ import pytest
 
 from fedsparq import Layout
 from fedsparq.errors import WireError
-from fedsparq.flower.blobs import Beside, unpack
+from fedsparq.federate.exact import Beside
 from fedsparq.methods import method
 from fedsparq.payload import streams
 from fedsparq.wire import decode, encode
@@ -82,4 +82,4 @@ def test_in_what_travels_beside_an_update_of_flower() -> None:
 
 def test_in_the_names_of_a_model_of_flower() -> None:
     packed = zlib.compress(bytes(200 << 20), 1)
-    assert peak(lambda: unpack(len(packed).to_bytes(4, "little") + packed)) < 150 << 20
+    assert peak(lambda: Beside.decode(packed)) < 150 << 20

@@ -23,7 +23,7 @@ from fedsparq.federate.client import Answer, Client
 from fedsparq.federate.messages import Broadcast, Reply, reply_digest
 from fedsparq.federate.rounds import Delivery, Traffic
 from fedsparq.federate.server import RoundOutcome, Server
-from fedsparq.payload import Reader, Writer
+from fedsparq.payload.frame import frame_kind, pack_frame, read_frame
 from fedsparq.payload.support import levels_on
 from fedsparq.privacy.skellam import skellam
 from fedsparq.secure import Member, SecureSum, Terms
@@ -31,8 +31,6 @@ from fedsparq.secure.keys import NodeKey
 from fedsparq.secure.messages import Invitation, Masked, Neighbourhood, Survivors, kind_of
 from fedsparq.wire import decode
 
-_TRAIN = b"FSQT"
-"""How the third request begins: a broadcast, and what the neighbours shared."""
 _MEMBER = "member.safetensors"
 
 AskMasked = Callable[[Mapping[int, bytes]], Iterable[Delivery]]
@@ -41,7 +39,7 @@ AskMasked = Callable[[Mapping[int, bytes]], Iterable[Delivery]]
 
 def is_masked(message: bytes) -> bool:
     """Whether a message is a request of a round under masks."""
-    return message[:4] == _TRAIN or kind_of(message) in (Invitation.kind, Neighbourhood.kind, Survivors.kind)
+    return frame_kind(message) == "T" or kind_of(message) in (Invitation.kind, Neighbourhood.kind, Survivors.kind)
 
 
 @dataclass(frozen=True)
@@ -72,7 +70,7 @@ class MaskedClient:
                 sent = member.advertise(message)
             else:
                 member = self._member()
-                if message[:4] == _TRAIN:
+                if frame_kind(message) == "T":
                     return self._trained(member, message)
                 sent = member.share(message) if kind_of(message) == Neighbourhood.kind else member.unmask(message)
         except WireError as error:
@@ -85,15 +83,14 @@ class MaskedClient:
         broadcast = Broadcast.decode(broadcast_bytes)
         if broadcast.round != member.terms.round:
             raise SecureSumError(f"a broadcast of round {broadcast.round} in a sum of round {member.terms.round}")
-        plan = broadcast.plan
-        if plan is None or plan.support is None:
+        plan, layout = broadcast.plan, self.client.layout
+        if plan is None or plan.support is None or layout is None:
             raise SecureSumError("a broadcast of a secure sum has no support in its plan")
         answer = self.client.answer(broadcast_bytes, secrets.token_bytes(16))
         if answer.message is None:
             return answer
         reply = Reply.decode(answer.message)
-        support = plan.support.indices(self.client.layout.size)
-        levels = levels_on(support, np.float32(plan.step), decode(reply.blob, self.client.layout))
+        levels = levels_on(plan.support.indices(layout.size), np.float32(plan.step), decode(reply.blob, layout))
         if plan.variance:
             rng = np.random.default_rng(secrets.randbits(256))
             levels = levels + skellam(plan.variance, levels.size, rng)
@@ -197,15 +194,12 @@ def _answers(server: Server, ask: AskMasked, requests: Mapping[int, bytes], traf
 
 
 def _train(broadcast: bytes, collected: bytes) -> bytes:
-    writer = Writer()
-    writer.raw(_TRAIN)
-    writer.varint(len(broadcast))
-    writer.raw(broadcast)
-    writer.raw(collected)
-    return writer.bytes()
+    """The third request: a broadcast, and what the neighbors shared."""
+    return pack_frame("T", b"", (broadcast, collected))
 
 
 def _untrain(message: bytes) -> tuple[bytes, bytes]:
-    reader = Reader(memoryview(message)[4:])
-    broadcast = bytes(reader.raw(reader.varint(reader.left)))
-    return broadcast, bytes(reader.raw(reader.left))
+    blobs = read_frame(message, "T").blobs
+    if len(blobs) != 2:
+        raise WireError(f"a request for a masked reply has 2 blobs, not {len(blobs)}")
+    return blobs[0], blobs[1]

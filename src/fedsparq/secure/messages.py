@@ -6,16 +6,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-import xxhash
-
 from fedsparq.errors import WireError
 from fedsparq.payload import Reader, Writer
+from fedsparq.payload.frame import frame_kind, pack_frame, read_frame
 from fedsparq.secure.keys import KEY, SIGNATURE, TAG
 from fedsparq.secure.shamir import SHARE
 from fedsparq.secure.terms import Terms
 
-_MAGIC = b"FSQS"
-_CHECKSUM = 4
 _MAX_TERMS = 1024
 _MAX_CLIENT = 2**32 - 1
 SEALED = 2 * SHARE + TAG
@@ -48,7 +45,7 @@ class PublicKeys:
 
 
 class _Message:
-    """A kind byte, a body and a checksum."""
+    """A frame of kind Q whose metadata is the stage, and whose blob is the body."""
 
     kind: ClassVar[int]
 
@@ -56,8 +53,7 @@ class _Message:
         raise NotImplementedError
 
     def encode(self) -> bytes:
-        data = _MAGIC + bytes([self.kind]) + b"".join(self.body())
-        return data + xxhash.xxh32_intdigest(data).to_bytes(_CHECKSUM, "little")
+        return pack_frame("Q", bytes([self.kind]), (b"".join(self.body()),))
 
 
 def _count(number: int) -> bytes:
@@ -68,19 +64,17 @@ def _count(number: int) -> bytes:
 
 def opened(message: bytes, kind: int) -> Reader:
     """The body of a message of this kind."""
-    body = memoryview(message)[: max(len(message) - _CHECKSUM, 0)]
-    if bytes(body[:4]) != _MAGIC or len(body) < 5:
+    frame = read_frame(message, "Q")
+    if len(frame.metadata) != 1 or len(frame.blobs) != 1:
         raise WireError("this is not a message of a secure sum")
-    if xxhash.xxh32_intdigest(body) != int.from_bytes(message[-_CHECKSUM:], "little"):
-        raise WireError("a message of a secure sum was damaged or cut on its way")
-    if body[4] != kind:
-        raise WireError(f"a message of kind {body[4]} where one of kind {kind} belongs")
-    return Reader(body[5:])
+    if frame.metadata[0] != kind:
+        raise WireError(f"a message of kind {frame.metadata[0]} where one of kind {kind} belongs")
+    return Reader(memoryview(frame.blobs[0]))
 
 
 def kind_of(message: bytes) -> int:
     """Which message it says it is; 0 if it is none of a secure sum."""
-    return message[4] if message[:4] == _MAGIC and len(message) > 4 else 0
+    return message[8] if frame_kind(message) == "Q" else 0
 
 
 def _closed(reader: Reader) -> None:
