@@ -17,7 +17,7 @@ from fedsparq.federate.rounds import Delivery, Traffic
 from fedsparq.federate.server import Server
 from fedsparq.federate.store import MemoryStore
 from fedsparq.methods import resolver
-from fedsparq.payload import Reader, Writer
+from fedsparq.payload.frame import frame_kind, pack_frame, read_frame
 from fedsparq.payload.support import RoundPlan
 from fedsparq.secure import Terms
 from fedsparq.secure.messages import Invitation, Survivors
@@ -191,14 +191,10 @@ def test_a_broadcast_whose_plan_is_not_whole_is_refused_before_anybody_trains(
     federation, original, refused = Federation(tmp_path), MaskedClient.answer, []
 
     def meddling(self: MaskedClient, message: bytes) -> Answer:
-        if message[:4] == b"FSQT":
-            reader, writer = Reader(memoryview(message)[4:]), Writer()
-            broadcast = Broadcast.decode(bytes(reader.raw(reader.varint(reader.left))))
-            made = replace(broadcast, plan=plan).encode()
-            writer.raw(b"FSQT")
-            writer.varint(len(made))
-            writer.raw(made + bytes(reader.raw(reader.left)))
-            answer = original(self, writer.bytes())
+        if frame_kind(message) == "T":
+            sent, collected = read_frame(message, "T").blobs
+            made = replace(Broadcast.decode(sent), plan=plan).encode()
+            answer = original(self, pack_frame("T", b"", (made, collected)))
             refused.append(answer.message is None)
             return answer
         return original(self, message)

@@ -191,7 +191,7 @@ def portable(
             raise OptionError(
                 f"{name} is a promise of a whole run, with its own rounds, clipping and accountant, which an app of "
                 "your own cannot keep here. Run it as an experiment of its own (`fedsparq deploy`, docs/PRIVACY.md), "
-                "or wrap the strategy in Flower's differential privacy: Compressed(DifferentialPrivacy...(...))"
+                "or wrap the strategy in Flower's differential privacy: FedSparQ(DifferentialPrivacy...(...))"
             )
     if isinstance(choice, str):
         choice, options = make(choice, **options), {}
