@@ -114,12 +114,22 @@ def _resolve(identity: Identity) -> Method:
 
 
 @cache
-def client_after_two_rounds(name: str = STATEFUL[0]) -> ClientState:
+def _store_after_two_rounds(name: str) -> MemoryStore:
     store = MemoryStore()
     for number in (1, 2):
         sent = broadcast(number, name, plan=method(name).plan(LAYOUT)).encode()
         assert new_client(store).answer(sent).message is not None
-    return store.states[0]
+    return store
+
+
+def store_after_two_rounds(name: str = STATEFUL[0]) -> MemoryStore:
+    """Another one with the same state and held model."""
+    store = _store_after_two_rounds(name)
+    return MemoryStore({**store.states}, {**store.held})
+
+
+def client_after_two_rounds(name: str = STATEFUL[0]) -> ClientState:
+    return _store_after_two_rounds(name).states[0]
 
 
 @cache

@@ -68,8 +68,8 @@ def check_server_unchanged() -> None:
 
 def check_broadcast(message: bytes) -> bool:
     """To a client: what is refused leaves its state alone; what is taken keeps all numbers finite."""
-    before = sound.client_after_two_rounds()
-    store = MemoryStore({0: before})
+    store = sound.store_after_two_rounds()
+    before = store.states[0]
     try:
         answer = new_client(store).answer(message)
     except FedSparQError:

@@ -18,10 +18,10 @@ import xxhash
 from fedsparq.errors import OptionError, WireError
 from fedsparq.federate.acknowledge import Resolve, acknowledge
 from fedsparq.federate.clip import clip_exact, clip_hard, clip_norm
-from fedsparq.federate.exact import Beside, NamedModel, Ties, span_of
+from fedsparq.federate.exact import Beside, NamedModel, Ties, model_digest, span_of
 from fedsparq.federate.messages import Broadcast, FullWanted, Reply
 from fedsparq.federate.model import Model
-from fedsparq.federate.serialized import Record, same
+from fedsparq.federate.serialized import Record, array_digest, same
 from fedsparq.federate.state import ClientState, HeldModel
 from fedsparq.federate.store import Store
 from fedsparq.layout import Arrays, Buffers, Layout, Vector
@@ -275,16 +275,21 @@ def _built(broadcast: Broadcast, layout: Layout, held: HeldModel | None) -> Name
     beside = broadcast.beside
     if broadcast.blobs and not broadcast.base:
         model = Model.decode(broadcast.blobs[0], layout)
+        if beside.spec is not None and (missing := {*beside.spec.exact} - {*beside.arrays}):
+            raise WireError(f"the whole model lacks its array {min(missing)!r}")
         return NamedModel(layout, beside.spec, dict(beside.arrays), built=model.vector, buffers=model.buffers)
     newest, base = broadcast.model_version, broadcast.base or broadcast.model_version
     if held is None or held.model.layout.digest != layout.digest or not base <= held.version <= newest:
         return None
     model = Model(held.model.vector, held.model.buffers)
-    for blob in broadcast.blobs[held.version - base :]:
+    changes = broadcast.blobs[held.version - base :]
+    for blob in changes:
         model = model.plus(decode(blob, layout))
-    for name, other in beside.ties:
+    for name, other in beside.ties if changes else ():
         model.vector[span_of(layout, name)] = model.vector[span_of(layout, other)]
-    if broadcast.digest and xxhash.xxh3_64_intdigest(model.vector.data) != broadcast.digest:
-        return None
     exact = {**held.model.exact, **beside.arrays}
+    if broadcast.digest:
+        digests = {name: array_digest(array) for name, array in exact.items()}
+        if model_digest(xxhash.xxh3_64_intdigest(model.vector.data), digests) != broadcast.digest:
+            return None
     return NamedModel(layout, held.model.spec, exact, built=model.vector, buffers=model.buffers)

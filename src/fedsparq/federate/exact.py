@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import struct
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
@@ -204,9 +204,8 @@ class NamedModel:
     def check_plain(self, record: Record) -> None:
         """Refuse plain arrays that are not this model's, or that nobody can read."""
         self.named_spec.check(record)
-        for name, array in record.items():
-            if self.arrays()[name].stype == NUMPY:
-                view(array)
+        for array in record.values():
+            view(array)
 
     def check_beside(self, arrays: Record, ties: Ties) -> None:
         """Refuse exact arrays or ties that this model cannot have."""
@@ -230,6 +229,11 @@ def span_of(layout: Layout, name: str) -> slice:
         if tensor.name == name:
             return tensor.span
     raise WireError(f"there is no array {name!r} in the model")
+
+
+def model_digest(vector: int, exact: Mapping[str, int]) -> int:
+    """Return the digest of a model, of those of its vector and its exact arrays."""
+    return xxhash.xxh3_64_intdigest(f"{vector} {sorted(exact.items())}".encode()) if exact else vector
 
 
 def to_vector(record: Record, layout: Layout) -> Vector:

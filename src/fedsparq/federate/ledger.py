@@ -145,7 +145,7 @@ class Ledger:
         base, version, digest, beside = 0, 0, 0, NOTHING_BESIDE
         blobs: tuple[bytes, ...] = ()
         if public is not None:
-            version, digest = public.version, public.downlink.digest
+            version, digest = public.version, public.digest
             if self.codec.get((ticket.client, ticket.train)):
                 base, blobs, beside = public.parts(ticket.client)
                 ticket.carries_model = True
@@ -187,7 +187,7 @@ class Ledger:
         account.unconfirmed = [each for each in account.unconfirmed if each.reply not in ticket.named]
         public = self.publics.get(model.named_spec.digest)
         if answer.beside.ties and public is not None:
-            public.ties = answer.beside.ties
+            public.reported = answer.beside.ties
         return Received(payload, answer.beside)
 
     def evaluated(self, ticket: Ticket, proof: bytes) -> None:

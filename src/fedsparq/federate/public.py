@@ -9,7 +9,7 @@ import numpy as np
 
 from fedsparq.errors import WireError
 from fedsparq.federate.downlink import HISTORY, Downlink
-from fedsparq.federate.exact import ArraySpec, Beside, NamedModel, Ties, span_of
+from fedsparq.federate.exact import ArraySpec, Beside, NamedModel, Ties, model_digest, span_of
 from fedsparq.federate.model import Model
 from fedsparq.federate.serialized import Serialized, array_digest
 from fedsparq.layout import Arrays, part_of
@@ -32,7 +32,10 @@ class PublicModel:
     """For each of the last versions, the digests of the exact arrays."""
     source: int = 0
     """The digest of the server's arrays that the newest version was made from."""
+    reported: Ties = ()
+    """The ties that a client reported last."""
     ties: Ties = ()
+    """Those of the newest version. A client's word does not suffice: in the server's model they are equal too."""
     current: NamedModel | None = None
 
     def __post_init__(self) -> None:
@@ -48,6 +51,7 @@ class PublicModel:
         while len(self.digests) > HISTORY:
             del self.digests[min(self.digests)]
         vector, public = model.vector, self.downlink.public
+        self.ties = tuple(tie for tie in self.reported if np.array_equal(*(vector[self._span(name)] for name in tie)))
         if public is not None and self.ties:
             vector = vector.copy()
             for name, _ in self.ties:
@@ -58,6 +62,11 @@ class PublicModel:
             for name, other in self.ties:
                 after.vector[self._span(name)] = after.vector[self._span(other)]
             self.downlink.refresh()
+
+    @property
+    def digest(self) -> int:
+        """Of the newest version."""
+        return model_digest(self.downlink.digest, self.digests[self.version])
 
     def parts(self, client: int) -> tuple[int, tuple[bytes, ...], Beside]:
         """For a client: the version that it holds, or 0; the changes since, or the whole model; and exact arrays."""
@@ -83,7 +92,7 @@ class PublicModel:
             "spec": self.spec.to_json(),
             "version": self.version,
             "source": self.source,
-            "ties": self.ties,
+            "ties": [self.reported, self.ties],
             "digests": list(self.digests.items()),
             "held": list(down.held.items()),
             "begun": down.state is not None,
@@ -100,7 +109,7 @@ class PublicModel:
         spec = ArraySpec.from_json(facts["spec"])
         made = cls(spec, method)
         made.version, made.source = facts["version"], facts["source"]
-        made.ties = tuple((str(one), str(other)) for one, other in facts["ties"])
+        made.reported, made.ties = (tuple((str(one), str(other)) for one, other in ties) for ties in facts["ties"])
         made.digests, down = dict(facts["digests"]), made.downlink
         down.held, down.round = dict(map(tuple, facts["held"])), made.version
         if "public" not in arrays:

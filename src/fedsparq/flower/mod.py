@@ -125,7 +125,10 @@ class _Turn:
         broadcast, (key, record) = self.broadcast, only_arrays(self.content)
         if self.message.metadata.message_type.startswith(MessageType.TRAIN) == broadcast.evaluate:
             raise WireError("a request to train came as one to evaluate, or the other way round")
-        opened = self.client.open(broadcast, NamedModel.of(record) if broadcast.plain else None)
+        given = NamedModel.of(record) if broadcast.plain else None
+        if given is not None:
+            given.check_plain(record)
+        opened = self.client.open(broadcast, given)
         self.remarks += opened.remarks
         if isinstance(opened, NeedModel):
             return self._reply(RecordDict({key: wrap(opened.reply)}))
