@@ -51,7 +51,8 @@ class PublicModel:
         while len(self.digests) > HISTORY:
             del self.digests[min(self.digests)]
         vector, public = model.vector, self.downlink.public
-        self.ties = tuple(tie for tie in self.reported if np.array_equal(*(vector[self._span(name)] for name in tie)))
+        spans = [(vector[self._span(name)], vector[self._span(other)]) for name, other in self.reported]
+        self.ties = tuple(tie for tie, pair in zip(self.reported, spans, strict=True) if np.array_equal(*pair))
         if public is not None and self.ties:
             vector = vector.copy()
             for name, _ in self.ties:
