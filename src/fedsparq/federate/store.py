@@ -73,7 +73,7 @@ class DiskStore:
     def load(self, client: int, layout: Layout) -> Loaded:
         """The newest state that can be read; any newer one is set aside under another name, and named."""
         remarks: list[str] = []
-        for _, path in self._versions(client):
+        for _, path in _versions(self.folder / f"client-{client}"):
             try:
                 data = read_writable(path)
                 loaded = Loaded(ClientState.decode(data, layout), "; ".join(remarks))
@@ -94,7 +94,7 @@ class DiskStore:
         self._tidy(client, state.round)
 
     def load_held(self, client: int, layout: Layout) -> HeldModel | None:
-        for _, path in self._versions(client, _HELD):
+        for _, path in _versions(self.folder / f"client-{client}", _HELD):
             held = HeldModel.decode(read_writable(path), layout)
             if held is not None:
                 return held
@@ -117,19 +117,27 @@ class DiskStore:
             if version.isdecimal() and int(version) > number:
                 path.unlink()
 
+    def keep_newest(self) -> None:
+        """Remove all but every client's newest state and held model: the run is over."""
+        for folder in self.folder.glob("client-*"):
+            newest = {path for prefix in ("", _HELD) for _, path in _versions(folder, prefix)[:1]}
+            for path in {*folder.iterdir()} - newest:
+                path.unlink()
+
     def _tidy(self, client: int, newest: int, prefix: str = "") -> None:
         """Remove what is neither the newest nor what a run may have to go back to."""
-        older = [(number, old) for number, old in self._versions(client, prefix) if number != newest]
+        folder = self.folder / f"client-{client}"
+        older = [(number, old) for number, old in _versions(folder, prefix) if number != newest]
         needed = max((number for number, _ in older if self.saved is not None and number <= self.saved), default=None)
         unneeded = [old for number, old in older if number != needed]
-        for path in (*unneeded, *(self.folder / f"client-{client}").glob(f".*{SCRATCH}")):
+        for path in (*unneeded, *folder.glob(f".*{SCRATCH}")):
             path.unlink(missing_ok=True)
 
-    def _versions(self, client: int, prefix: str = "") -> list[tuple[int, Path]]:
-        """This client's files, newest round first."""
-        found = (self.folder / f"client-{client}").glob(f"{prefix}*.safetensors")
-        named = [(path.stem.removeprefix(prefix), path) for path in found]
-        return sorted(((int(version), path) for version, path in named if version.isdecimal()), reverse=True)
+
+def _versions(folder: Path, prefix: str = "") -> list[tuple[int, Path]]:
+    """A client's files, newest round first."""
+    named = [(path.stem.removeprefix(prefix), path) for path in folder.glob(f"{prefix}*.safetensors")]
+    return sorted(((int(version), path) for version, path in named if version.isdecimal()), reverse=True)
 
 
 def _set_aside(path: Path) -> Path:
