@@ -39,7 +39,8 @@ _OVERRIDES: dict[str, tuple[type, str]] = {
     "lr": (float, "Learning rate of the clients."),
     "batch_size": (int, "Batch size of the clients."),
     "seed": (int, "Everything random follows from it."),
-    "downlink": (str, "Compress the broadcast too, by this method."),
+    "downlink": (str, "auto: as the method does; lattice: broadcasts are compressed; none."),
+    "first_model": (str, "With a compressed downlink: one-bit or 8-bit."),
     "budget": (str, 'What each client may send: "20 kB" a round, or "5 MB/run".'),
     "epsilon": (float, "Differential privacy for each client: what the run may spend; with --delta."),
     "delta": (float, "The chance with which that promise may fail; 1e-5 if not given."),
@@ -50,7 +51,7 @@ _OVERRIDES: dict[str, tuple[type, str]] = {
     "engine": (str, "local or flower-simulation."),
     "device": (str, "auto, cpu, cuda or mps."),
 }
-_OPTIONS = ("method", "dataset", "model", "task", "aggregator", "optimizer", "downlink")
+_OPTIONS = ("method", "dataset", "model", "task", "aggregator", "optimizer")
 """What may have options of its own: `--dataset-option rows=900`; those of the method are also `-o`."""
 
 

@@ -9,16 +9,12 @@ import numpy as np
 
 from fedsparq.archive import ArchiveError, pack, unpack, write_safely
 from fedsparq.errors import RunError, WireError
-from fedsparq.federate.downlink import Downlink
 from fedsparq.federate.server import Server, ServerState
 from fedsparq.federate.state import acknowledgement_of, alike, counted_number, model_arrays, model_of
 from fedsparq.layout import Arrays, part_of
 from fedsparq.method import Identity
-from fedsparq.protocols import State
 
-VERSION = 2
-_RESIDUAL = "feedback.residual"
-"""The one array of the downlink's state that is not saved: it starts at zero in each round."""
+VERSION = 3
 
 
 def save_server(server: Server, path: Path, note: str = "") -> None:
@@ -26,12 +22,10 @@ def save_server(server: Server, path: Path, note: str = "") -> None:
     state, downlink = server.state, server.downlink
     tensors = model_arrays("model", state.model)
     tensors |= _prefixed("optimizer", state.optimizer) | _prefixed("aggregator", state.aggregator)
-    if downlink.method is not None and downlink.public is not None:
+    down, arrays = downlink.save()
+    tensors |= _prefixed("downlink", arrays)
+    if arrays and downlink.public is not None:
         tensors |= model_arrays("public", downlink.public)
-        tensors |= {f"change.{number}": np.frombuffer(blob, np.uint8) for number, blob in downlink.changes.items()}
-        if downlink.state is not None:
-            own = downlink.state.arrays()
-            tensors |= _prefixed("downlink", {name: array for name, array in own.items() if name != _RESIDUAL})
     about = {
         "version": VERSION,
         "layout": f"{server.layout.digest:016x}",
@@ -41,7 +35,7 @@ def save_server(server: Server, path: Path, note: str = "") -> None:
         "counted": {client: [last.round, last.digest, last.share] for client, last in state.counted.items()},
         "norm_limit": state.norm_limit,
         "note": note,
-        "downlink": {"round": downlink.round, "begun": downlink.state is not None, "held": downlink.held},
+        "downlink": down,
     }
     write_safely(path, pack(about, tensors), private=True)
 
@@ -85,7 +79,8 @@ def _restore(server: Server, about: dict[str, Any], tensors: Arrays, path: Path)
         {int(client): acknowledgement_of(last) for client, last in about["counted"].items()},
         about["norm_limit"],
     )
-    server.restore(state, _downlink(server.downlink, about["downlink"], tensors))
+    public = model_of("public", tensors, server.layout)
+    server.restore(state, server.downlink.restored(public, about["downlink"], part_of("downlink", tensors)))
     return str(about.get("note", ""))
 
 
@@ -109,24 +104,6 @@ def _server_parts(server: Server) -> list[str]:
     """The kinds of the parts whose states are saved; a method's name says nothing of parts that were exchanged."""
     kinds = type(server.method.aggregator), type(server.method.optimizer)
     return [f"{kind.__module__}.{kind.__qualname__}" for kind in kinds]
-
-
-def _downlink(now: Downlink, about: dict[str, Any], tensors: Arrays) -> Downlink:
-    """A downlink with the same settings as it is `now`, and the state of the checkpoint."""
-    downlink = Downlink(now.layout, now.method, now.seed, now.halve_first)
-    downlink.public = model_of("public", tensors, now.layout)
-    if downlink.method is None or downlink.public is None:
-        return downlink
-    downlink.round = counted_number(about["round"])
-    downlink.refresh()
-    downlink.changes = {int(number): blob.tobytes() for number, blob in part_of("change", tensors).items()}
-    downlink.held = {int(client): counted_number(number) for client, number in about["held"].items()}
-    if about["begun"]:
-        fresh = downlink.method.init(now.layout)
-        expected = {name: array for name, array in fresh.arrays().items() if name != _RESIDUAL}
-        arrays = fresh.arrays() | _part("downlink", tensors, expected)
-        downlink.state = State.of_arrays(now.layout, arrays, len(fresh.rules))
-    return downlink
 
 
 def _prefixed(part: str, arrays: Arrays) -> Arrays:

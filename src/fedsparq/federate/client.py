@@ -254,7 +254,8 @@ class Client:
 
     def _hold(self, broadcast: Broadcast, named: NamedModel, held: HeldModel | None) -> None:
         if broadcast.hold and (held is None or held.version != broadcast.model_version):
-            self.store.save_held(self.number, HeldModel(broadcast.model_version, named))
+            changes = broadcast.blobs if broadcast.base else ()
+            self.store.save_held(self.number, HeldModel(broadcast.model_version, named, broadcast.base, changes))
 
     def _need_model(self, broadcast: Broadcast, *remarks: str) -> NeedModel:
         remark = "model not at hand: whole model asked for"
@@ -271,25 +272,50 @@ def _layout(broadcast: Broadcast, given: NamedModel | None, held: HeldModel | No
 
 
 def _built(broadcast: Broadcast, layout: Layout, held: HeldModel | None) -> NamedModel | None:
-    """The broadcast's model: sent whole, or made from what is held and the changes since; None if that cannot be."""
+    """Return the broadcast's model: sent in full, or made from the one held; None if that cannot be."""
     beside = broadcast.beside
     if broadcast.blobs and not broadcast.base:
-        model = Model.decode(broadcast.blobs[0], layout)
+        model = _sum(broadcast, layout) if broadcast.hold else Model.decode(broadcast.blobs[0], layout)
         if beside.spec is not None and (missing := {*beside.spec.exact} - {*beside.arrays}):
             raise WireError(f"the whole model lacks its array {min(missing)!r}")
-        return NamedModel(layout, beside.spec, dict(beside.arrays), built=model.vector, buffers=model.buffers)
-    newest, base = broadcast.model_version, broadcast.base or broadcast.model_version
-    if held is None or held.model.layout.digest != layout.digest or not base <= held.version <= newest:
+        exact, spec = dict(beside.arrays), beside.spec
+    elif held is None or held.model.layout.digest != layout.digest:
         return None
-    model = Model(held.model.vector, held.model.buffers)
-    changes = broadcast.blobs[held.version - base :]
-    for blob in changes:
-        model = model.plus(decode(blob, layout))
-    for name, other in beside.ties if changes else ():
+    else:
+        changed = _changed(broadcast, layout, held)
+        if changed is None:
+            return None
+        model, exact, spec = changed, {**held.model.exact, **beside.arrays}, held.model.spec
+    for name, other in beside.ties if broadcast.blobs else ():
         model.vector[span_of(layout, name)] = model.vector[span_of(layout, other)]
-    exact = {**held.model.exact, **beside.arrays}
     if broadcast.digest:
         digests = {name: array_digest(array) for name, array in exact.items()}
         if model_digest(xxhash.xxh3_64_intdigest(model.vector.data), digests) != broadcast.digest:
             return None
-    return NamedModel(layout, held.model.spec, exact, built=model.vector, buffers=model.buffers)
+    return NamedModel(layout, spec, exact, built=model.vector, buffers=model.buffers)
+
+
+def _sum(broadcast: Broadcast, layout: Layout) -> Model:
+    model = Model(np.zeros(layout.size, np.float32))
+    for blob in broadcast.blobs:
+        model = model.plus(decode(blob, layout))
+    return model
+
+
+def _changed(broadcast: Broadcast, layout: Layout, held: HeldModel) -> Model | None:
+    """Return the held model with the broadcast's change; None where the held one is neither the version that the change
+    starts from nor came from it. A change that the server does not know of is taken back: sums are exact."""
+    model, newest = Model(held.model.vector, held.model.buffers), broadcast.model_version
+    if held.version == newest:
+        return model
+    if held.version != broadcast.base:
+        if not held.base or held.base != broadcast.base:
+            return None
+        try:
+            for blob in held.changes:
+                model = model.plus(decode(blob, layout), -1.0)
+        except WireError:  # the client's own file is damaged
+            return None
+    for blob in broadcast.blobs:
+        model = model.plus(decode(blob, layout))
+    return model

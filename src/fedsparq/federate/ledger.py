@@ -16,6 +16,7 @@ from typing import Any
 import xxhash
 
 from fedsparq.errors import WireError
+from fedsparq.federate.downlink import Lattice
 from fedsparq.federate.exact import NOTHING_BESIDE, Beside, NamedModel
 from fedsparq.federate.messages import (
     NOTHING_COUNTED,
@@ -102,7 +103,7 @@ class Received:
 class Ledger:
     """Everything that a server must remember of its clients."""
 
-    def __init__(self, method: Method, downlink: Method | None = None, federation: str = "") -> None:
+    def __init__(self, method: Method, downlink: Lattice | None = None, federation: str = "") -> None:
         if federation:
             check_federation(federation)
         self.method, self.downlink, self.federation = method, downlink, federation
@@ -146,7 +147,8 @@ class Ledger:
         blobs: tuple[bytes, ...] = ()
         if public is not None:
             version, digest = public.version, public.digest
-            if self.codec.get((ticket.client, ticket.train)):
+            reads = self.codec.get((ticket.client, ticket.train))
+            if reads or (reads is None and public.is_short):
                 base, blobs, beside = public.parts(ticket.client)
                 ticket.carries_model = True
         ticket.version = version
@@ -186,8 +188,9 @@ class Ledger:
         account = self._account(ticket)
         account.unconfirmed = [each for each in account.unconfirmed if each.reply not in ticket.named]
         public = self.publics.get(model.named_spec.digest)
-        if answer.beside.ties and public is not None:
-            public.reported = answer.beside.ties
+        if public is not None:
+            public.downlink.replied(payload)
+            public.reported = answer.beside.ties or public.reported
         return Received(payload, answer.beside)
 
     def evaluated(self, ticket: Ticket, proof: bytes) -> None:

@@ -66,7 +66,7 @@ class Broadcast:
     layout_digest: int
     method: Identity
     base: int
-    """0: `blobs` is the whole model. Else `blobs` are the changes of versions base + 1 to this one."""
+    """0: `blobs` add up to the full model. Else they add up to the change since this version."""
     hold: bool
     """Whether the client should keep the model: the next broadcast may be changes to it."""
     blobs: tuple[bytes, ...] = field(repr=False)
@@ -143,7 +143,7 @@ class Broadcast:
         plan = _plan(blobs.pop()) if flags & _PLANNED else None
         beside = Beside.decode(blobs.pop()) if flags & _BESIDE else NOTHING_BESIDE
         newest = version or number
-        if counted[0] >= number or base > newest or len(blobs) not in ((newest - base,) if base else (0, 1)):
+        if counted[0] >= number or base > newest or (base == newest and blobs):
             raise WireError(f"a broadcast of round {number} cannot have base {base} and {len(blobs)} parts")
         if flags & _PLAIN and blobs:
             raise WireError("a broadcast has its model both beside it and in it")

@@ -39,10 +39,10 @@ class Model:
             raise WireError(f"a whole model has {layout.size:,} parameters, this message {payload.kept:,}")
         return cls(payload.dense(), payload.buffers)
 
-    def plus(self, payload: Payload) -> Model:
-        """The model after a change."""
+    def plus(self, payload: Payload, weight: float = 1.0) -> Model:
+        """Return the model after a change; with weight -1, before it."""
         vector = self.vector.copy()
-        payload.add_to(vector, 1.0)
+        payload.add_to(vector, weight)
         return replace(self, vector=vector, buffers=payload.buffers or self.buffers)
 
 

@@ -8,16 +8,14 @@ from typing import Any
 import numpy as np
 
 from fedsparq.errors import WireError
-from fedsparq.federate.downlink import HISTORY, Downlink
+from fedsparq.federate.downlink import HISTORY, Downlink, Lattice
 from fedsparq.federate.exact import ArraySpec, Beside, NamedModel, Ties, model_digest, span_of
 from fedsparq.federate.model import Model
 from fedsparq.federate.serialized import Serialized, array_digest
-from fedsparq.layout import Arrays, part_of
-from fedsparq.method import Method
-from fedsparq.protocols import State
+from fedsparq.layout import Arrays
 
-_RESIDUAL = "feedback.residual"
-"""The one array of the downlink's state that is not saved: it starts at zero in each round."""
+_SHORT = 1.2
+"""Bytes per parameter of a full model that is sent without asking: 30 % of float32."""
 
 
 @dataclass
@@ -25,7 +23,7 @@ class PublicModel:
     """The public model of one array spec. A version is made when the server's arrays differ from those of the last."""
 
     spec: ArraySpec
-    method: Method
+    lattice: Lattice
     version: int = 0
     downlink: Downlink = field(init=False)
     digests: dict[int, dict[str, int]] = field(default_factory=dict)
@@ -39,7 +37,7 @@ class PublicModel:
     current: NamedModel | None = None
 
     def __post_init__(self) -> None:
-        self.downlink = Downlink(self.spec.layout, self.method)
+        self.downlink = Downlink(self.spec.layout, self.lattice)
 
     def publish(self, model: NamedModel) -> None:
         """Make the public model follow; nothing changes where it is there already."""
@@ -65,6 +63,11 @@ class PublicModel:
             self.downlink.refresh()
 
     @property
+    def is_short(self) -> bool:
+        """Whether the full model takes so few bytes that it is sent to clients that may be unable to read it."""
+        return self.downlink.full_bytes < _SHORT * self.spec.layout.size
+
+    @property
     def digest(self) -> int:
         """Of the newest version."""
         return model_digest(self.downlink.digest, self.digests[self.version])
@@ -87,38 +90,26 @@ class PublicModel:
         return span_of(self.spec.layout, name)
 
     def save(self) -> tuple[dict[str, Any], Arrays]:
-        """Everything that a new server process needs, as facts for JSON and arrays."""
-        down = self.downlink
+        """Return everything that a new server process needs, as facts for JSON and arrays."""
+        down, arrays = self.downlink.save()
         facts = {
             "spec": self.spec.to_json(),
             "version": self.version,
             "source": self.source,
             "ties": [self.reported, self.ties],
             "digests": list(self.digests.items()),
-            "held": list(down.held.items()),
-            "begun": down.state is not None,
+            "downlink": down,
         }
-        arrays: Arrays = {} if down.public is None else {"public": down.public.vector}
-        arrays |= {f"change.{version}": np.frombuffer(blob, np.uint8) for version, blob in down.changes.items()}
-        if down.state is not None:
-            arrays |= {f"state.{name}": array for name, array in down.state.arrays().items() if name != _RESIDUAL}
-        return facts, arrays
+        return facts, arrays if self.downlink.public is None else arrays | {"public": self.downlink.public.vector}
 
     @classmethod
-    def load(cls, method: Method, facts: dict[str, Any], arrays: Arrays) -> PublicModel:
+    def load(cls, lattice: Lattice, facts: dict[str, Any], arrays: Arrays) -> PublicModel:
         """Undo `save`."""
-        spec = ArraySpec.from_json(facts["spec"])
-        made = cls(spec, method)
+        made = cls(ArraySpec.from_json(facts["spec"]), lattice)
         made.version, made.source = facts["version"], facts["source"]
         made.reported, made.ties = (tuple((str(one), str(other)) for one, other in ties) for ties in facts["ties"])
-        made.digests, down = dict(facts["digests"]), made.downlink
-        down.held, down.round = dict(map(tuple, facts["held"])), made.version
+        made.digests = dict(facts["digests"])
         if "public" not in arrays:
             raise WireError("a checkpoint without its public model")
-        down.public = Model(arrays["public"])
-        down.refresh()
-        down.changes = {int(version): array.tobytes() for version, array in part_of("change", arrays).items()}
-        if facts["begun"]:
-            fresh = method.init(spec.layout)
-            down.state = State.of_arrays(spec.layout, fresh.arrays() | part_of("state", arrays), len(fresh.rules))
+        made.downlink = made.downlink.restored(Model(arrays["public"]), facts["downlink"], arrays)
         return made

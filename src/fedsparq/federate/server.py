@@ -128,9 +128,11 @@ class Server:
         self.method = method
         self.own_methods = own_methods or {}
         """Methods of clients whose options differ from the others', such as their byte budgets."""
+        self.downlink = downlink or Downlink(layout)
+        if self.downlink.lattice is not None:
+            model = self.downlink.lattice.start(layout, model)
         self.state = ServerState(model, method.optimizer.init(layout), method.aggregator.init(layout))
         self.validation = validation or Validation()
-        self.downlink = downlink or Downlink(layout)
         self._measures = measures or {}
         check_kept_in_step(method, self.validation.acknowledge, self.downlink.compressed)
         self._open: _Open | None = None
@@ -150,6 +152,7 @@ class Server:
         """Begin the next round with these clients; a round that was open is forgotten, and none of it counts."""
         if self._open is not None:
             self._events = EventLog()
+            self.downlink.squares.clear()
         number = self.state.round + 1
         accumulator = self.method.aggregator.open(self.layout, self.state.aggregator)
         if isinstance(accumulator, ModelAccumulator):
@@ -286,6 +289,7 @@ class Server:
         current, payload = self._current(), sound.update.payload
         current.accumulator.add(sound.update)
         current.digests[client] = sound.digest
+        self.downlink.replied(payload)
         for tensor, values in zip(self.layout.parameters, payload.values, strict=True):
             current.kept[tensor.name] = current.kept.get(tensor.name, 0) + len(values)
         for name, measure in self._measures.items():

@@ -136,13 +136,19 @@ class HeldModel:
 
     version: int
     model: NamedModel
+    base: int = 0
+    """The version that it was made from; 0: it was sent in full."""
+    changes: tuple[bytes, ...] = field(default=(), repr=False)
+    """The change since: it can be taken back, where the server does not know that it was received."""
 
     def encode_parts(self) -> list[bytes | memoryview]:
         held = self.model
         tensors = model_arrays("model", Model(held.vector, held.buffers))
         if held.spec is not None:
             tensors["exact"] = np.frombuffer(pack_arrays(held.exact), np.uint8)
-        return pack_parts({"version": self.version, "spec": held.spec and held.spec.to_json()}, tensors)
+        tensors |= {f"change.{number}": np.frombuffer(blob, np.uint8) for number, blob in enumerate(self.changes)}
+        about = {"version": self.version, "base": self.base, "changes": len(self.changes)}
+        return pack_parts(about | {"spec": held.spec and held.spec.to_json()}, tensors)
 
     @classmethod
     def decode(cls, data: bytes | memoryview, layout: Layout | None = None) -> HeldModel | None:
@@ -153,12 +159,14 @@ class HeldModel:
             layout = spec.layout if spec is not None else layout or Layout(())
             model = model_of("model", tensors, layout)
             exact = unpack_arrays(tensors["exact"].tobytes()) if spec is not None else {}
-            version = counted_number(about["version"])
+            version, base, count = (counted_number(about[name]) for name in ("version", "base", "changes"))
+            changes = tuple(tensors[f"change.{number}"].tobytes() for number in range(min(count, len(tensors))))
         except (FedSparQError, KeyError, TypeError, ValueError, AttributeError):
             return None
         if model is None:
             return None
-        return cls(version, NamedModel(layout, spec, exact, built=model.vector, buffers=model.buffers))
+        named = NamedModel(layout, spec, exact, built=model.vector, buffers=model.buffers)
+        return cls(version, named, base, changes)
 
 
 def model_arrays(name: str, model: Model) -> Arrays:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from logging import INFO, getLogger
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
@@ -16,9 +16,13 @@ from flwr.serverapp.strategy import FedAvg, Result, Strategy
 from flwr.supercore import log
 
 from fedsparq.errors import OptionError, RunError, UpdateError, WireError
+from fedsparq.federate.downlink import Lattice
 from fedsparq.federate.events import Reporter, RoundReport
 from fedsparq.federate.exact import ArraySpec, NamedModel
+from fedsparq.federate.in_step import check_kept_in_step
+from fedsparq.federate.lattice import FirstModel
 from fedsparq.federate.ledger import Ledger, Ticket
+from fedsparq.federate.model import Model
 from fedsparq.federate.named_server import NamedServer
 from fedsparq.federate.validation import Validation
 from fedsparq.flower.advice import check_message_api, check_runs, has_own_start, say_who_decides, warn_of_robust
@@ -29,7 +33,7 @@ from fedsparq.flower.mod import portable, whole_method
 from fedsparq.flower.records import alike, cast, examples, only_arrays, to_record
 from fedsparq.layout import Arrays
 from fedsparq.method import Method
-from fedsparq.methods.registry import broadcast_method, check_broadcast
+from fedsparq.methods.registry import compresses_downlink
 from fedsparq.protocols import Aggregator, Optimizer
 
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
@@ -58,10 +62,12 @@ class FedSparQ(Strategy):
     `validation` decides which replies count. Nodes are told in the config what the method's client rules say, such as
     the proximal term as `proximal-mu`, as by Flower's FedProx.
 
-    With `downlink`, a method too, nodes are sent only what changed since the model they hold. With `checkpoint`, a
-    folder, and `federation`, a name, a new run goes on where the last one ended or was killed. Methods are given by
-    name, as ``package.module:function``, or as what `fedsparq.method` returned. `deadline` is how many seconds a round
-    waits at most; by default five times the slowest reply so far, and a minute at least.
+    With a compressed `downlink`, nodes are sent what changed since the model they hold, on a lattice: "auto" leaves it
+    to the method, "lattice" asks for it, None turns it off. `first_model="one-bit"` is for freshly initialized models:
+    training starts from the signs of the weights. With `checkpoint`, a folder, and `federation`, a name, a new run goes
+    on where the last one ended or was killed. Methods are given by name, as ``package.module:function``, or as what
+    `fedsparq.method` returned. `deadline` is how many seconds a round waits at most; by default five times the slowest
+    reply so far, and a minute at least.
     """
 
     inner: Strategy
@@ -71,7 +77,8 @@ class FedSparQ(Strategy):
         strategy: Strategy | str | Method | None = None,
         method: str | Method = "fedsparq",
         *,
-        downlink: str | Method | None = None,
+        downlink: Literal["auto", "lattice"] | None = "auto",
+        first_model: FirstModel = "8-bit",
         aggregator: str | Aggregator | None = None,
         optimizer: str | Optimizer | None = None,
         validation: Validation | None = None,
@@ -105,10 +112,8 @@ class FedSparQ(Strategy):
             self.__dict__["inner"] = around
             warn_of_robust(around, chosen)
         check_runs(chosen, runs, "FedSparQ(...) and compress(...)")
-        down = None if downlink is None else portable(downlink, {}, broadcast_method)
-        if down is not None:
-            check_broadcast(down)
-        self._ledger, self._report = Ledger(chosen, down, federation), Reporter(getLogger("flwr"))
+        lattice = _lattice(chosen, downlink, first_model)
+        self._ledger, self._report = Ledger(chosen, lattice, federation), Reporter(getLogger("flwr"))
         self._checkpoint = Checkpoint(checkpoint, self.inner, self._ledger) if checkpoint is not None else None
         self._method, self._deadline, self._offset = chosen, deadline, 0
         self._integers, self._arrays = Integers(self.inner), ArrayRecord()
@@ -152,7 +157,9 @@ class FedSparQ(Strategy):
         with self._checkpoint.locked() if self._checkpoint is not None else nullcontext():
             self._offset, arrays = 0, initial_arrays
             saved = self._checkpoint.load() if self._checkpoint is not None else None
-            if saved is not None:
+            if saved is None:
+                arrays = self._first_model(arrays)
+            else:
                 self._offset, arrays = saved
                 log(INFO, "fedsparq: going on after round %d of the checkpoint", self._offset)
             offset, left, before = self._offset, num_rounds - self._offset, len(self.rounds)
@@ -315,6 +322,15 @@ class FedSparQ(Strategy):
         metrics: MetricRecord | None = sampling.train_metrics_aggr_fn(measured, key)
         return metrics
 
+    def _first_model(self, arrays: ArrayRecord) -> ArrayRecord:
+        """Return the arrays that training starts from."""
+        lattice = self._ledger.downlink
+        if lattice is None or lattice.first_model != "one-bit":
+            return arrays
+        named = NamedModel.of(arrays)
+        vector = lattice.start(named.layout, Model(named.vector)).vector
+        return to_record(NamedModel(named.layout, named.spec, named.exact, built=vector).arrays())
+
     # strategies with a loop of their own
 
     def _run_own_start(
@@ -385,3 +401,16 @@ def _renumbered(result: Result, offset: int) -> Result:
         for name in ("train_metrics_clientapp", "evaluate_metrics_clientapp", "evaluate_metrics_serverapp"):
             setattr(result, name, {number + offset: record for number, record in getattr(result, name).items()})
     return result
+
+
+def _lattice(method: Method, downlink: str | None, first_model: FirstModel) -> Lattice | None:
+    if downlink not in ("auto", "lattice", None):
+        raise OptionError(f"downlink={downlink!r}: choose 'auto', 'lattice' or None")
+    if first_model not in ("8-bit", "one-bit"):
+        raise OptionError(f"first_model={first_model!r}: choose '8-bit' or 'one-bit'")
+    name = method.identity.name if method.identity else ""
+    wanted = downlink == "lattice" or (downlink == "auto" and compresses_downlink(name))
+    check_kept_in_step(method, True, wanted)
+    if first_model == "one-bit" and not wanted:
+        raise OptionError("first_model='one-bit' needs a compressed downlink: give downlink='lattice'")
+    return Lattice(first_model) if wanted else None

@@ -37,13 +37,13 @@ _RUN_FILES = ("summary.json", "rounds.jsonl", "facts.json", "partition.json", "m
 _MAX_NAME = 150
 _IN_FOLDER_NAME = (
     *("method", "options", "aggregator", "aggregator_options", "optimizer", "optimizer_options", "task"),
-    *("task_options", "seed", "downlink", "downlink_options", "acknowledge", "variant"),
+    *("task_options", "seed", "downlink", "acknowledge", "variant"),
 )
 """Settings that `RunSpec.folder_name` includes for every run."""
 _ORDER = (
     *("dataset_options", "label_column", "client_column", "window", "augment", "dataset", "model", "model_options"),
     *("partition", "alpha", "shards_per_client", "clients", "fraction", "rounds", "train_limit", "test_limit"),
-    *("budget", "client_budgets", "engine", "device", "note", "training", "server", "faults", "privacy"),
+    *("budget", "client_budgets", "engine", "device", "note", "training", "server", "faults", "privacy", "first_model"),
 )
 """The order of the other settings in a folder's name: a run is found again only by the same name."""
 _OF_OUR_TASK = {"dataset", "model", "partition"}
@@ -89,6 +89,8 @@ class RunFolder:
     def _check_defaults(self, spec: RunSpec) -> None:
         made, now = self.summary().get("options", {}), json.loads(json.dumps(dict(spec.chosen_method().options)))
         changed = [f"{key}={made[key]} (now {now[key]})" for key in made if key in now and made[key] != now[key]]
+        if (down := self.summary().get("downlink", "none")) != spec.downlink_kind:
+            changed.append(f"downlink={down} (now {spec.downlink_kind})")
         if changed:
             raise RunError(
                 f"{self.path} holds a run of {spec.method!r} made when its default was {', '.join(changed)}; choose "

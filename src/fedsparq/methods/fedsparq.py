@@ -90,8 +90,8 @@ def _adaptive_in_federations(options: Mapping[str, Any], fraction: float) -> Map
 @register(
     "fedsparq-adaptive",
     version=1,
-    in_broadcasts={"rounding": "nearest", "bits": 0.7},
     in_federations=_adaptive_in_federations,
+    compresses_downlink=True,
 )
 def fedsparq_adaptive(
     bits: Bits = 0.2,

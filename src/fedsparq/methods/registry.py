@@ -68,7 +68,7 @@ Suited = Callable[[Mapping[str, Any], float], Mapping[str, Any]]
 """Of all options, and of the fraction of the clients that takes part in a round: those that suit such a federation, the
 same ones each time."""
 
-_USUAL_IN_BROADCASTS: dict[str, Mapping[str, Any]] = {}
+_COMPRESSES_DOWNLINK: set[str] = set()
 _USUAL_IN_FEDERATIONS: dict[str, Suited] = {}
 
 
@@ -76,14 +76,14 @@ def register(
     name: str,
     *,
     version: int | str | None = None,
-    in_broadcasts: Mapping[str, Any] | None = None,
     in_federations: Suited | None = None,
+    compresses_downlink: bool = False,
 ) -> Callable[[R], R]:
     """Give a recipe a name: ``@fedsparq.register("every-tenth")``.
 
     `version` is to be changed with what the recipe does, so that machines with different algorithms notice; without
-    one, a digest of the module's source stands for it. `in_broadcasts` are options that suit the server's broadcasts
-    better than the defaults; `in_federations` tells those that suit a federation whose server is the method's own.
+    one, a digest of the module's source stands for it. `in_federations` gives the options that suit a federation whose
+    server is the method's own; `compresses_downlink` says that its broadcasts are compressed by default.
     """
     if not name or ":" in name or any(character.isspace() for character in name):
         raise OptionError(f"a method cannot be registered as {name!r}; give a name such as 'every-tenth'")
@@ -95,8 +95,9 @@ def register(
         if version is not None:
             recipe.version = str(version)  # type: ignore[attr-defined]
         METHODS[name] = recipe
-        _USUAL_IN_BROADCASTS[name] = in_broadcasts or {}
         _USUAL_IN_FEDERATIONS[name] = in_federations or _as_ever
+        if compresses_downlink:
+            _COMPRESSES_DOWNLINK.add(name)
         return recipe
 
     return enter
@@ -135,24 +136,9 @@ def left_to_federations(chosen: Method) -> frozenset[str]:
     return frozenset(_USUAL_IN_FEDERATIONS.get(chosen.name, _as_ever)(chosen.options, 1.0))
 
 
-def broadcast_method(name: str, /, **options: Any) -> Method:
-    """A method by its name, for changes to a model that clients hold."""
-    name = SPELLINGS.get(name, name)
-    usual = _USUAL_IN_BROADCASTS.get(name, {})
-    chosen = _make(name, find_recipe(name), {**usual, **options}, usual)
-    check_broadcast(chosen)
-    return chosen
-
-
-def check_broadcast(chosen: Method) -> None:
-    """An error for a method that would let the clients' model wander off."""
-    if chosen.traits.requires_own_server or chosen.traits.needs_acks:
-        raise OptionError(f"{chosen.label!r} cannot compress a broadcast: it keeps a server and its clients in step")
-    if not chosen.traits.is_contractive:
-        raise OptionError(
-            f"{chosen.label!r} cannot compress a broadcast: its payloads are unbiased but not contractive, and each "
-            "change starts from the last; take a contractive one, such as 'fedsparq-adaptive' with rounding=nearest"
-        )
+def compresses_downlink(name: str) -> bool:
+    """Return whether a federation with this method compresses its broadcasts, unless it is told otherwise."""
+    return name in _COMPRESSES_DOWNLINK
 
 
 def aggregator(name: str, /, **options: Any) -> Aggregator:

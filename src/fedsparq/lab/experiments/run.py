@@ -226,6 +226,7 @@ def describe(spec: RunSpec, task: Task) -> dict[str, Any]:
         "method": spec.method,
         "label": spec.label,
         "options": dict(spec.chosen_method().options),
+        "downlink": spec.downlink_kind,
         "dataset": spec.dataset,
         "model": spec.model,
         "partition": spec.partition_label,

@@ -53,7 +53,7 @@ def build(spec: RunSpec) -> Experiment:
         build_method(spec, task),
         task.initial(),
         validation=spec.server.validation(spec.acknowledge),
-        downlink=Downlink(task.layout, spec.chosen_downlink(), spec.seed, halve_first=True),
+        downlink=Downlink(task.layout, spec.lattice),
         own_methods=spec.client_methods(lambda client: participations(spec, client)),
         measures={PAPER_BYTES: message_bytes},
     )

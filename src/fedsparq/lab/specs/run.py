@@ -12,7 +12,9 @@ import tomli_w
 from pydantic import BaseModel, BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
 from fedsparq.errors import OptionError
+from fedsparq.federate.downlink import Lattice
 from fedsparq.federate.in_step import check_kept_in_step
+from fedsparq.federate.lattice import FirstModel
 from fedsparq.federate.messages import REPLY_OVERHEAD
 from fedsparq.lab.specs.parts import FaultSpec, ServerSpec
 from fedsparq.lab.specs.privacy import PrivacySpec
@@ -22,11 +24,12 @@ from fedsparq.lab.tasks.settings import DataSpec, PerExample, Training
 from fedsparq.lab.tasks.tables import Integer, Number, check, merge, slug
 from fedsparq.lab.tasks.task import FORMER_NAME, SPAFL, SUPERVISED
 from fedsparq.method import Method
-from fedsparq.methods.registry import SPELLINGS, aggregator, broadcast_method, federated_method, method, optimizer
+from fedsparq.methods.registry import SPELLINGS, aggregator, compresses_downlink, federated_method, method, optimizer
 from fedsparq.options import parse_bytes
 
 EngineKind = Literal["local", "flower-simulation"]
 _TEXTS = ("shakespeare",)
+_DOWNLINKS = ("auto", "lattice", "none")
 
 AS_TEXT = "as text"
 """The validation context of a spec that is only read: what it names is not made."""
@@ -62,7 +65,7 @@ class RunSpec(DataSpec, extra="forbid", frozen=True):
     """One run: one method on one task and seed."""
 
     method: str = "fedsparq"
-    """By name, or `package.module:function`; so are aggregator, optimizer and downlink."""
+    """By name, or `package.module:function`; so are aggregator and optimizer."""
     options: dict[str, Any] = Field(default_factory=dict)
     aggregator: str = ""
     """If given, replaces the method's own aggregator; so does `optimizer` its optimizer."""
@@ -74,8 +77,10 @@ class RunSpec(DataSpec, extra="forbid", frozen=True):
     task_options: dict[str, Any] = Field(default_factory=dict)
     fraction: Number = Field(1.0, gt=0, le=1)
     rounds: Integer = Field(10, ge=1)
-    downlink: str | None = None
-    downlink_options: dict[str, Any] = Field(default_factory=dict)
+    downlink: str = "auto"
+    """`lattice` compresses the broadcasts, `none` does not; `auto` leaves it to the method."""
+    first_model: FirstModel = "one-bit"
+    """With a compressed downlink: the model that training starts from, in one bit or eight bits per weight."""
     budget: str = ""
     """What each client may send: "20 kB" a round, or "5 MB/run". For methods with a budget option."""
     client_budgets: dict[int, str] = Field(default_factory=dict)
@@ -101,8 +106,9 @@ class RunSpec(DataSpec, extra="forbid", frozen=True):
         usual = {"model": "char-lstm"} if data.get("dataset") in _TEXTS else {}
         usual |= {"task": SPAFL} if data.get("method") == SPAFL else {}
         today = {"task": SUPERVISED} if data.get("task") == FORMER_NAME else {}
-        today |= {key: SPELLINGS[str(data[key])] for key in ("method", "downlink") if str(data.get(key)) in SPELLINGS}
+        today |= {key: SPELLINGS[str(data[key])] for key in ("method",) if str(data.get(key)) in SPELLINGS}
         former = {"precision"} if data.get("precision") == "float32" else set()
+        former |= set() if data.get("downlink", "auto") in _DOWNLINKS else {"downlink_options"}
         return usual | {key: value for key, value in data.items() if key not in former} | today
 
     @model_validator(mode="after")
@@ -110,7 +116,7 @@ class RunSpec(DataSpec, extra="forbid", frozen=True):
         if info.context == AS_TEXT:
             return self
         check_promises(self, self._without_noise())
-        method, down = self.chosen_method(), self.chosen_downlink()
+        method, down = self.chosen_method(), self.lattice
         everyone = self.clients_a_round == self.clients
         check_kept_in_step(method, self.acknowledge, bool(down), everyone)
         for rule in method.traits.rules:
@@ -181,8 +187,23 @@ class RunSpec(DataSpec, extra="forbid", frozen=True):
             for client, text in budgets.items()
         }
 
-    def chosen_downlink(self) -> Method | None:
-        return broadcast_method(self.downlink, **self.downlink_options) if self.downlink else None
+    @property
+    def lattice(self) -> Lattice | None:
+        """How broadcasts are compressed, if they are."""
+        if self.downlink not in _DOWNLINKS:
+            raise OptionError(f"downlink={self.downlink!r}: choose auto, lattice or none")
+        wanted = self.downlink == "lattice" or (self.downlink == "auto" and self._compresses_downlink)
+        return Lattice(self.first_model) if wanted else None
+
+    @property
+    def downlink_kind(self) -> str:
+        """`lattice` or `none`, as it is in this run."""
+        return "lattice" if self.lattice else "none"
+
+    @property
+    def _compresses_downlink(self) -> bool:
+        """Whether the method compresses its broadcasts where that is possible."""
+        return compresses_downlink(self.method) and not self.privacy.secure_sums
 
     @property
     def label(self) -> str:
@@ -195,8 +216,9 @@ class RunSpec(DataSpec, extra="forbid", frozen=True):
             filter(None, [self.variant, private, masked, "" if self.acknowledge else "not acknowledged"])
         )
         parts = (f", {part} {_with_options(name, options)}" for part, name, options in self._server_parts() if name)
-        down = self.chosen_downlink()
-        label = "".join([self.chosen_method().label, *parts, f" / down: {down.label}" if down else ""])
+        usual = self._compresses_downlink == (self.lattice is not None)
+        down = "" if usual else f" / down: {self.downlink_kind}"
+        label = "".join([self.chosen_method().label, *parts, down])
         return f"{label} ({special})" if special else label
 
     @property
@@ -237,8 +259,7 @@ class MethodChoice(BaseModel, extra="forbid", frozen=True):
     aggregator_options: dict[str, Any] = Field(default_factory=dict)
     optimizer: str = ""
     optimizer_options: dict[str, Any] = Field(default_factory=dict)
-    downlink: str | None = None
-    downlink_options: dict[str, Any] = Field(default_factory=dict)
+    downlink: str = "auto"
     acknowledge: bool = True
     variant: str = ""
     faults: dict[str, Any] = Field(default_factory=dict)
