@@ -85,9 +85,10 @@ function curves(section, measure) {
   })];
 }
 
-function points(section, arms) {
+function points(section, arms, named = false) {
   return arms.map((arm) => ({
-    x: [arm.end.sent[0]], y: [arm.end.accuracy[0]], name: arm.name, mode: "markers",
+    x: [arm.end.sent[0]], y: [arm.end.accuracy[0]], name: arm.name, mode: named ? "markers+text" : "markers",
+    text: [named ? safe(cut(arm.name, 20)) : ""], textposition: "top center", textfont: { color: css("ink"), size: 11 },
     hovertemplate: "%{hovertext}<extra></extra>",
     hovertext: [`<b>${safe(arm.name)}</b><br>round ${arm.accuracy.mean.length}<br>test accuracy ${value("accuracy", ...arm.end.accuracy)}<br>${bytes(arm.end.sent[0])} sent, ${against(arm, section)}`],
     error_y: { type: "data", array: [arm.end.accuracy[1] || 0], color: faded(colour(arm), 0.55), thickness: 1.4, width: 3 },
@@ -103,8 +104,12 @@ function ends(section) {
     x: [...front.map((a) => a.end.sent[0]), most * 1.3], y: [...front.map((a) => a.end.accuracy[0]), front.length ? front.at(-1).end.accuracy[0] : 0],
     mode: "lines", line: { shape: "hv", color: css("muted"), width: 1 }, hoverinfo: "skip",
   };
-  return [[...(front.length ? [stairs] : []), ...points(section, arms)], layout({
-    xaxis: byteAxis("upload per client over the run (log scale)"), yaxis: { ticksuffix: " %", nticks: 7 },
+  const sent = arms.map((arm) => arm.end.sent[0]);
+  const [low, high] = [Math.log10(Math.min(...sent)), Math.log10(Math.max(...sent))];
+  const room = 0.16 * Math.max(high - low, 0.5);
+  return [[...(front.length ? [stairs] : []), ...points(section, arms, arms.length <= 8)], layout({
+    xaxis: { ...byteAxis("upload per client over the run (log scale)"), ...(arms.length ? { range: [low - room, high + room], dtick: high - low < 2 ? "D2" : 1 } : {}) },
+    yaxis: { ticksuffix: " %", nticks: 7 },
   })];
 }
 function bars(section, width) {
@@ -145,7 +150,31 @@ function multiple(section, number) {
   })];
 }
 
-const DRAWN = { answer: ends, bytes: bars, multiple };
+function layers(section) {
+  const { names, shares } = section.layers;
+  return [names.map((name, i) => ({
+    x: shares[i].map((_, t) => t + 1), y: shares[i], name, mode: "lines", line: { width: 1.4, color: css(`c${i % 10}`) },
+    hovertemplate: `<b>${safe(name)}</b><br>round %{x}<br>%{y:.2f} %<extra></extra>`,
+  })), layout({
+    xaxis: { title: { text: "round", standoff: 6, font: { size: 12 } }, tickformat: "d", nticks: 8 },
+    yaxis: { ticksuffix: " %", nticks: 7, rangemode: "tozero" },
+  })];
+}
+function partition(section) {
+  const { classes, counts } = section.partition;
+  const clients = counts.map((_, client) => `client ${client}`);
+  return [classes.map((name, i) => ({
+    type: "bar", orientation: "h", name, y: clients, x: counts.map((row) => row[i]), marker: { color: css(`c${i % 10}`) },
+    hovertemplate: `<b>%{y}</b><br>class ${safe(name)}: %{x}<extra></extra>`,
+  })), layout({
+    barmode: "stack", height: 110 + Math.min(900, 26 * clients.length), showlegend: classes.length <= 20,
+    legend: { orientation: "h", y: 1.02, yanchor: "bottom", traceorder: "normal" },
+    xaxis: { title: { text: "training examples", standoff: 6, font: { size: 12 } }, nticks: 5 },
+    yaxis: { autorange: "reversed", gridcolor: "rgba(0,0,0,0)", tickfont: { color: css("ink") } },
+  })];
+}
+
+const DRAWN = { answer: ends, bytes: bars, multiple, layers, partition };
 function draw(plot) {
   const section = sections[plot.dataset.section];
   const width = printing ? (plot.dataset.plot === "multiple" ? 160 : 325) : plot.clientWidth;
