@@ -215,6 +215,41 @@ CLIPPED = """
 """
 
 
+NAMED = """
+(() => {
+  const plot = document.querySelector('.plot[data-plot=answer]'), frame = plot.getBoundingClientRect();
+  return [...plot.querySelectorAll('.scatterlayer .text text')].map(text => {
+    const box = text.getBoundingClientRect();
+    return [text.textContent, box.left - frame.left, box.top - frame.top, box.right - frame.left, box.bottom - frame.top];
+  });
+})()
+"""
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_names_stand_beside_their_marks_and_meet_no_other(browser, page, bench, width):
+    browser.open(page, width)
+    browser.evaluate("sessionStorage.clear()")
+    browser.open(page, width)
+    browser.evaluate("plots.forEach(draw)")
+    names = browser.evaluate(NAMED)
+    assert {method_name(label) for label in bench.pareto()} <= {name for name, *_ in names}
+    for number, (_, left, top, right, bottom) in enumerate(names):
+        assert all(right <= a or c <= left or bottom <= b or d <= top for _, a, b, c, d in names[number + 1 :])
+    labels = f"[...document.querySelectorAll('{at('answer')} .xtick text')].map(t => t.textContent)"
+    numbers = [text for text in browser.evaluate(labels) if text]
+    assert len(numbers) >= 2
+    assert all(re.fullmatch(r"\d+ [kMG]?B", text) for text in numbers)
+
+
+@pytest.mark.parametrize("paper", [False, True], ids=["results", "paper"])
+def test_a_table_is_not_cut_off_on_a_laptop(browser, runs, tmp_path, paper):
+    write_report([runs], tmp_path / "report.html", paper=paper)
+    browser.open(tmp_path / "report.html", 1280)
+    cut = "[...document.querySelectorAll('.scroll')].filter(s => s.scrollWidth > s.clientWidth).length"
+    assert browser.evaluate(cut) == 0
+
+
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [390, 800, 1280, 1400, 1600])
 def test_method_accuracy_and_upload_are_seen_at_every_width(browser, page, width, dark):

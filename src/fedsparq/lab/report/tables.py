@@ -62,10 +62,10 @@ BOTH = Measure("both_bytes", "Both", bytes_with_spread, min)
 TIMES = Measure("times_less", "Times less up", lambda value: times_less(value.mean), max)
 KEPT = Measure("kept", "Sent %", partial(with_spread, digits=1, factor=100))
 REACH = Measure("reach_bytes", "Up to FedAvg − 0.5", bytes_with_spread, min)
-PAPER = (
+PAPER_UP = Measure("upload_bytes_paper", "Up, paper accounting", bytes_with_spread, min)
+ROBUST = (
     Measure("robust1", "Robust₁", partial(with_spread, digits=2), max),
     Measure("robust2", "Robust₂", partial(with_spread, digits=1), max),
-    Measure("upload_bytes_paper", "Up, paper accounting", bytes_with_spread, min),
 )
 
 
@@ -102,11 +102,12 @@ class Table:
 
 
 def result_table(comparison: Comparison, paper: bool = False) -> Table:
-    """Return every method; with `paper`, its scores, its accounting and its own values as well."""
-    measures = [ACCURACY, UP, *([TIMES] if len(comparison.main) > 1 else []), DOWN, BOTH, LOSS, KEPT]
+    """Return every method; with `paper`, the paper's measures and values instead of the downloads."""
+    measures = [ACCURACY, UP, *([TIMES] if len(comparison.main) > 1 else [])]
+    measures += [PAPER_UP] if paper else [DOWN, BOTH]
+    measures += [LOSS, KEPT, *(ROBUST if paper and not comparison.setting.iid else ())]
     if "fedavg" in comparison.labels and comparison.curve("fedavg", "accuracy"):
         measures.append(REACH)
-    measures += PAPER if paper else ()
     return _table(f"{comparison.slug}-results", comparison.subtitle, comparison, measures, comparison.main, paper)
 
 
@@ -180,15 +181,13 @@ def _column(comparison: Comparison, measure: Measure, labels: Sequence[str], pap
     if measure.best and len(finite) > 1:
         end = measure.best(value.mean for value in finite)
         best = next(value for value in finite if value.mean == end)
-    return [
-        Cell(
-            value,
-            _text(comparison, label, measure, value),
-            best is not None and math.isfinite(value.mean) and not value.differs(best),
-            _paper_text(comparison, label, measure) if paper else "",
-        )
-        for label, value in values.items()
-    ]
+    cells = []
+    for label, value in values.items():
+        text = _text(comparison, label, measure, value)
+        level = best is not None and math.isfinite(value.mean)
+        level = level and (not value.differs(best) or text == measure.write(best))
+        cells.append(Cell(value, text, level, _paper_text(comparison, label, measure) if paper else ""))
+    return cells
 
 
 def _text(comparison: Comparison, label: str, measure: Measure, value: Spread) -> str:
