@@ -217,10 +217,9 @@ CLIPPED = """
 
 NAMED = """
 (() => {
-  const plot = document.querySelector('.plot[data-plot=answer]'), frame = plot.getBoundingClientRect();
-  return [...plot.querySelectorAll('.scatterlayer .text text')].map(text => {
+  return [...document.querySelectorAll('.plot[data-plot=answer] .scatterlayer .text text')].map(text => {
     const box = text.getBoundingClientRect();
-    return [text.textContent, box.left - frame.left, box.top - frame.top, box.right - frame.left, box.bottom - frame.top];
+    return [text.textContent, box.left, box.top, box.right, box.bottom];
   });
 })()
 """

@@ -184,9 +184,10 @@ def _column(comparison: Comparison, measure: Measure, labels: Sequence[str], pap
     cells = []
     for label, value in values.items():
         text = _text(comparison, label, measure, value)
-        level = best is not None and math.isfinite(value.mean)
-        level = level and (not value.differs(best) or text == measure.write(best))
-        cells.append(Cell(value, text, level, _paper_text(comparison, label, measure) if paper else ""))
+        is_best = False
+        if best is not None and math.isfinite(value.mean):
+            is_best = not value.differs(best) or text == measure.write(best)
+        cells.append(Cell(value, text, is_best, _paper_text(comparison, label, measure) if paper else ""))
     return cells
 
 
