@@ -18,8 +18,9 @@ MEAN, NO_ATTACK, SUCCESS = "the method's own mean", "nobody hostile", "backdoor_
 _FIRST_RULES = {MEAN: 0, "robust": 1}
 _MAX_POINTS_LOST = 40.0
 """From here on a cell of the table of attacks has the darkest color."""
-_COLUMN_GAP = 3
-_CAPTION = "up, down: bytes per client over the run; kept: share of the coordinates that were sent"
+_COLUMN_GAP = 2
+_CAPTION = "up, down: bytes per client over the run"
+_KEPT_CAPTION = "; kept: share of the coordinates sent"
 
 
 def with_spread(value: Spread, digits: int, suffix: str = "", factor: float = 1.0) -> str:
@@ -218,7 +219,7 @@ def _paper_text(comparison: Comparison, label: str, measure: Measure) -> str:
 def print_tables(results: Results, console: Console) -> None:
     """Print accuracy and bytes of each method, one table for each setting; without accuracy, the task's metrics."""
     for comparison in results.comparisons():
-        _print(comparison, {"accuracy %": lambda c, label: ACCURACY.write(c.spread(label, "accuracy"))}, console)
+        _print(comparison, {"accuracy\n%": lambda c, label: ACCURACY.write(c.spread(label, "accuracy"))}, console)
     for comparison in Results(results.unscored).comparisons():
         metrics = sorted(name for name in comparison.rows if str(name).startswith("metric."))
         _print(comparison, {name.removeprefix("metric."): partial(_metric, name=name) for name in metrics}, console)
@@ -239,8 +240,9 @@ def _print(comparison: Comparison, first: dict[str, Callable[[Comparison, str], 
         if words + sum(widths) + _COLUMN_GAP * len(cells) <= console.width - 2:
             break
         cells.pop(dropped, None)
-    table = Grid(title=comparison.subtitle, title_justify="left", caption=_CAPTION, caption_justify="left")
-    table.box, table.pad_edge = SIMPLE_HEAD, False
+    caption = _CAPTION + (_KEPT_CAPTION if "kept %" in cells else "")
+    table = Grid(title=comparison.subtitle, title_justify="left", caption=caption, caption_justify="left")
+    table.box, table.pad_edge, table.collapse_padding = SIMPLE_HEAD, False, True
     table.add_column("method", min_width=words)
     for heading in cells:
         table.add_column(heading, justify="right", no_wrap=True)
