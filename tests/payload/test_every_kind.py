@@ -19,7 +19,7 @@ from fedsparq.federate.client import Client, Trained
 from fedsparq.federate.messages import Acknowledgement, Broadcast, Reply
 from fedsparq.federate.model import Model
 from fedsparq.federate.store import MemoryStore
-from fedsparq.lab.paper.accounting import message_bytes
+from fedsparq.lab.paper import message_bytes
 from fedsparq.methods import method, resolver
 from fedsparq.payload import ClassLevels, values
 
