@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
 from typing import TypeVar
@@ -58,38 +58,6 @@ def in_order(function: Callable[[A], B], items: Iterable[A], threads: int) -> It
             yield begun.popleft().result()
     finally:
         _end(begun)
-
-
-def together(function: Callable[[A], B], items: Sequence[A], threads: int, size: Callable[[A], int]) -> list[B]:
-    """The results for all items. This thread and the others take one after the other, the largest first; who is kept
-    waiting for a CPU takes fewer."""
-    if threads == 1 or len(items) < 2:
-        return list(map(function, items))
-    results, left = dict[int, B](), sorted(range(len(items)), key=lambda place: size(items[place]))
-
-    def work() -> None:
-        while left:
-            try:
-                place = left.pop()
-            except IndexError:  # another thread took the last one
-                return
-            results[place] = function(items[place])
-
-    pool = _pool(os.getpid(), threads)
-    futures = [pool.submit(work) for _ in range(min(threads, len(items)) - 1)]
-    was_worker, _here.is_worker = getattr(_here, "is_worker", False), True
-    try:
-        work()
-    except BaseException:
-        left.clear()
-        raise
-    finally:
-        _here.is_worker = was_worker
-        _end(futures)
-    for future in futures:
-        if not future.cancelled():
-            future.result()
-    return [results[place] for place in range(len(items))]
 
 
 def _end(futures: Iterable[Future[B]]) -> None:

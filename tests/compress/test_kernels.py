@@ -103,6 +103,3 @@ def test_taking_what_is_listed(size, stochastic):
     np.testing.assert_array_equal(halves(c, listed, stochastic), halves(c, None, stochastic)[listed])
     if not stochastic:
         np.testing.assert_array_equal(halves(c, listed).view(np.float16), c[listed].astype(np.float16))
-    values = np.empty(listed.size, np.float32)
-    kernels.take(c, listed, values)
-    np.testing.assert_array_equal(values, c[listed])

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 from pydantic import Field
 
-from fedsparq.aggregate import kernels
 from fedsparq.aggregate.rounds import CollectedRound, Held, Numbers, aggregate, weighted_sum
+from fedsparq.compiled import jit
 from fedsparq.layout import Arrays, Layout
 from fedsparq.options import component
 from fedsparq.protocols import Aggregate
@@ -70,7 +70,16 @@ def inner_products(held: Sequence[Held], layout: Layout) -> Numbers:
             found = np.zeros(_TILE)
             payload = held[column].payload()
             for layer in payload.layers():
-                kernels.dot_tile(tile, layer.indices, layer.values.decode(), found)
+                dot_tile(tile, layer.indices, layer.values.decode(), found)
             for row in rows:
                 products[row, column] = products[column, row] = found[row - start]
     return products
+
+
+@jit
+def dot_tile(tile: Any, indices: Any, values: Any, out: Any) -> None:
+    """out += tile[indices].T @ values, in float64."""
+    for n in range(indices.size):
+        value = np.float64(values[n])
+        for row in range(out.size):
+            out[row] += np.float64(tile[indices[n], row]) * value

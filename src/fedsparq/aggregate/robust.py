@@ -4,15 +4,17 @@ against all others."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsparq.aggregate import kernels
 from fedsparq.aggregate.rounds import CollectedRound, Held, Numbers, aggregate, weighted_sum
+from fedsparq.compiled import jit
 from fedsparq.layout import Arrays, Layout, Vector
 from fedsparq.options import NonNegative, Positive, component
 from fedsparq.payload import Payload
+from fedsparq.payload.kernels import random_bits
 from fedsparq.protocols import Aggregate, AggregatorTraits, Weighting
 
 _WIDTH = 1 << 14
@@ -83,7 +85,7 @@ def sketch(payload: Payload, seed: int) -> Vector:
         return payload.dense()
     short = np.zeros(_WIDTH, np.float32)
     for layer in payload.layers():
-        kernels.add_to_sketch(layer.indices, layer.values.decode(), np.uint64(seed), short)
+        add_to_sketch(layer.indices, layer.values.decode(), np.uint64(seed), short)
     return short
 
 
@@ -111,3 +113,16 @@ def _usual(values: Numbers) -> tuple[float, float]:
     """The median, and a standard deviation from the median distance to it."""
     median = float(np.median(values))
     return median, 1.4826 * float(np.median(np.abs(values - median)))
+
+
+@jit
+def add_to_sketch(indices: Any, values: Any, seed: Any, short: Any) -> None:
+    """Each value, its sign turned or not, is added where a hash of its index says."""
+    mask = np.uint64(short.size - 1)
+    for n in range(indices.size):
+        bits = random_bits(seed, indices[n])
+        place = bits & mask
+        if bits >> np.uint64(63):
+            short[place] -= values[n]
+        else:
+            short[place] += values[n]

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from fedsparq.compress import adaptive_kernels as kernels
 from fedsparq.compress.budget import ByteBudget, Candidate
+from fedsparq.compress.levels import stochastic_levels
 from fedsparq.compress.sparsify import assemble, at_least
 from fedsparq.layout import Arrays, Layout, Vector
 from fedsparq.options import Decay, component
@@ -41,30 +42,39 @@ _LARGEST_RATIO = 1024.0
 
 
 @component
-class EqualSlope:
-    """Send what gains most for its bits, with one Lagrange multiplier for the whole model, as the budget allows."""
+class Budgeted:
+    """A compressor that measures all layers, then allocates the budget's bits among them.
+
+    A model in pieces is measured piece by piece, and each piece gets a compressor from `allocate`.
+    """
 
     budget: ByteBudget
-    traits: ClassVar[CompressorTraits] = CompressorTraits(copies_values=True)
 
     def init(self, layout: Layout) -> Arrays:
         return self.budget.init(layout)
-
-    def compress(self, update: Vector, layout: Layout, state: Arrays, rng: np.random.Generator) -> Compressed:
-        curves = Curves(measure(update, layout))
-
-        def make(bits: float, lagrange: float) -> Candidate:
-            plan = curves.plan(bits, lagrange)
-            return Candidate(plan.payload(update, layout), plan.bits, plan.lagrange, plan.everything)
-
-        best, after = self.budget.fill(layout, state, make)
-        return Compressed(best.payload, after)
 
     def init_whole(self, size: int) -> Arrays:
         return self.budget.init_whole(size)
 
     def measure(self, c: Vector, layout: Layout) -> Arrays:
         return measure(c, layout)
+
+
+@component
+class EqualSlope(Budgeted):
+    """Send what gains most for its bits, with one Lagrange multiplier for the whole model, as the budget allows."""
+
+    traits: ClassVar[CompressorTraits] = CompressorTraits(copies_values=True)
+
+    def compress(self, update: Vector, layout: Layout, state: Arrays, rng: np.random.Generator) -> Compressed:
+        curves = Curves(measure(update, layout))
+
+        def make(bits: float, lagrange: float) -> Candidate:
+            plan = curves.plan(bits, lagrange)
+            return Candidate(plan.payload(update, layout), plan.bits, plan.lagrange, plan.sends_all)
+
+        best, after = self.budget.fill(layout, state, make)
+        return Compressed(best.payload, after)
 
     def allocate(self, measures: Sequence[Arrays], state: Arrays) -> tuple[list[Compressor], Arrays]:
         plan = Curves.joined(measures).plan(*self.budget.aim(state))
@@ -73,36 +83,26 @@ class EqualSlope:
 
 
 @component
-class StochasticLevels:
+class StochasticLevels(Budgeted):
     """Round every coordinate at random to one of the two steps next to it, unbiased, as far as there are bytes.
 
     Each layer has its step, the finer the larger its values. What is below `deferred` steps is not drawn at all but
     kept for later rounds; what was drawn is not kept, whether it became a step or zero: on average it was sent.
     """
 
-    budget: ByteBudget
     deferred: Decay
     traits: ClassVar[CompressorTraits] = CompressorTraits(is_contractive=False, copies_values=True)
-
-    def init(self, layout: Layout) -> Arrays:
-        return self.budget.init(layout)
 
     def compress(self, update: Vector, layout: Layout, state: Arrays, rng: np.random.Generator) -> Compressed:
         steps, seed = LayerSteps(Curves(measure(update, layout)), self.deferred), np.uint64(rng.integers(2**63))
 
         def make(bits: float, guess: float) -> Candidate:
-            step, everything = steps.spending(bits, guess)
-            return Candidate(steps.at(step).payload(update, layout, seed), steps.bits(step), step, everything)
+            step, sends_all = steps.spending(bits, guess)
+            return Candidate(steps.at(step).payload(update, layout, seed), steps.bits(step), step, sends_all)
 
         best, after = self.budget.fill(layout, state, make)
         rest = steps.at(best.lagrange).rest(update, layout) if best.lagrange > 0 else update.copy()
         return Compressed(best.payload, after, rest)
-
-    def init_whole(self, size: int) -> Arrays:
-        return self.budget.init_whole(size)
-
-    def measure(self, c: Vector, layout: Layout) -> Arrays:
-        return measure(c, layout)
 
     def allocate(self, measures: Sequence[Arrays], state: Arrays) -> tuple[list[Compressor], Arrays]:
         steps = LayerSteps(Curves.joined(measures), self.deferred)
@@ -125,8 +125,8 @@ class Plan:
     step: np.float32
     bits: float
     lagrange: float
-    everything: bool
-    """Whether no multiplier could be low enough to spend what there is."""
+    sends_all: bool
+    """Whether no multiplier is low enough to spend the bits."""
     traits: ClassVar[CompressorTraits] = EqualSlope.traits
 
     def init(self, layout: Layout) -> Arrays:
@@ -168,8 +168,11 @@ class Steps:
         """Return c rounded at random to the steps."""
         indices = self._drawn(c, layout)
         levels = np.empty(indices.size, np.int16)
-        count = kernels.draw(c, layout.bounds, self.steps, seed, indices, levels)
-        indices, levels = indices[:count].copy(), levels[:count].copy()
+        for step, part in zip(self.steps, layout.split(indices), strict=True):
+            own = indices[part]
+            stochastic_levels(c, own, own.size, np.array([step]), MAX_LEVEL, seed, 0, levels[part])
+        sent = levels != 0
+        indices, levels = indices[sent], levels[sent]
         parts = zip(self.steps, layout.split(indices), strict=True)
         return Payload(layout, Sparse(indices), tuple(UniformLevels(step, levels[part]) for step, part in parts))
 
@@ -223,7 +226,7 @@ class Curves:
 
         finest, coarsest = 2 * np.log(self.largest * _FINEST), 2 * np.log(self.largest)
         guess = np.log(lagrange) if lagrange else coarsest - 5
-        log_lagrange, everything = bisect_decreasing(spent, bits, guess, finest, coarsest)
+        log_lagrange, sends_all = bisect_decreasing(spent, bits, guess, finest, coarsest)
         spent(log_lagrange)
         lagrange = float(np.exp(log_lagrange))
         total = kernels.thin(self.curves, self.bases, self.sizes, lagrange, bits, levels, bins)
@@ -231,7 +234,7 @@ class Curves:
         counts = np.where(levels == kernels.FINE, 1, levels)
         edges = [start[:count] for start, count in zip(starts, counts, strict=True)]
         step = np.float32(min(kernels.STEP * np.sqrt(lagrange), LARGEST_FLOAT32))
-        return Plan(edges, (levels == kernels.FINE).tolist(), step, total, lagrange, everything)
+        return Plan(edges, (levels == kernels.FINE).tolist(), step, total, lagrange, sends_all)
 
 
 class LayerSteps:
@@ -260,8 +263,8 @@ class LayerSteps:
         finest = (self._finest / self._ratios).min(initial=1.0)
         coarsest = np.log(self._curves.largest) + 25
         start = np.log(guess or self._curves.largest)
-        log_step, everything = bisect_decreasing(lambda x: self.bits(np.exp(x)), bits, start, np.log(finest), coarsest)
-        return float(np.exp(log_step)), everything
+        log_step, sends_all = bisect_decreasing(lambda x: self.bits(np.exp(x)), bits, start, np.log(finest), coarsest)
+        return float(np.exp(log_step)), sends_all
 
 
 def _in_steps(kept: Vector, step: np.float32) -> Values:

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from fedsparq.compiled import jit
-from fedsparq.payload.kernels import uniform
 
 BINS = 1 << 11
 """Bins that a curve keeps: the 16 powers of two below the largest magnitude. Bin 0 is never sent."""
@@ -238,22 +237,3 @@ def drawn_bits(curves: Any, bases: Any, sizes: Any, steps: Any, deferred: float)
             here += x_log_x(reach) + fine_levels(curve[0], curve[1], bases[layer], start, step, 0.0)[1]
         bits += here
     return bits
-
-
-@jit
-def draw(c: Any, bounds: Any, steps: Any, seed: Any, indices: Any, levels: Any) -> int:
-    """Round c at these indices at random to the steps next to it, with mean c, and keep the indices of what is not 0.
-
-    Returns how many these are.
-    """
-    n = layer = 0
-    for k in range(indices.size):
-        index = indices[k]
-        while index >= bounds[layer + 1]:
-            layer += 1
-        level = int(np.float64(abs(c[index])) / np.float64(steps[layer]) + uniform(seed, index))
-        if level > 0:
-            indices[n] = index
-            levels[n] = -level if c[index] < 0 else level
-            n += 1
-    return n

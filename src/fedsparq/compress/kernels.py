@@ -98,13 +98,6 @@ def list_at_least(c: Any, bounds: Any, limits: Any, indices: Any) -> int:
 
 
 @jit
-def take(c: Any, indices: Any, values: Any) -> None:
-    """values = c[indices]."""
-    for n in range(indices.size):
-        values[n] = c[indices[n]]
-
-
-@jit
 def take_halves(c: Any, indices: Any, stochastic: bool, seed: Any, halves: Any) -> None:
     """Write c[indices], or all of c where indices is None, as the bits of float16 numbers."""
     bits, block = c.view(np.uint32), np.empty(_BLOCK, np.uint32)

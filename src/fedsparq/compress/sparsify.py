@@ -183,11 +183,7 @@ class Float32(Quantizer):
     """Values unchanged."""
 
     def quantize(self, c: Vector, selection: Selection, layout: Layout, seed: int) -> Payload:
-        if isinstance(selection, Dense):
-            values = c.copy()
-        else:
-            values = np.empty(selection.count, np.float32)
-            kernels.take(c, selection.indices, values)
+        values = c.copy() if isinstance(selection, Dense) else c[selection.indices]
         return Payload(layout, selection, tuple(Float32Values(values[part]) for part in _parts(selection, layout)))
 
 

@@ -7,6 +7,7 @@ from another multiple of t on, and so on.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, ClassVar, Literal
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from fedsparq.aggregate import Mean
 from fedsparq.compiled import jit
-from fedsparq.compress.levels import round_up
+from fedsparq.compress.levels import round_up, stochastic_levels
 from fedsparq.compress.sparsify import assemble
 from fedsparq.layout import Arrays, Layout, Vector
 from fedsparq.method import Method
@@ -124,12 +125,10 @@ def allot(layer: Vector, budget: int, edges: Sequence[float], costs: Sequence[in
     magnitudes reach edges[e - 1] times the least threshold that the budget allows. Among equals the first ones."""
     classes = np.zeros(layer.size, np.uint8)
     edge, cost = np.array(edges, np.float64), np.array(costs, np.int64)
-    low, high = 0, int(np.abs(layer).max(initial=0).view(np.uint32)) + 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if spent(layer, _number(middle), edge, cost) <= budget else (middle, high)
-    left = budget - spent(layer, _number(high), edge, cost)
-    give(layer, _number(high), _number(low), left, edge, cost, classes)
+    magnitudes = range(1, int(np.abs(layer).max(initial=0).view(np.uint32)) + 1)
+    at = bisect_left(magnitudes, True, key=lambda bits: spent(layer, _number(bits), edge, cost) <= budget)
+    left = budget - spent(layer, _number(at + 1), edge, cost)
+    give(layer, _number(at + 1), _number(at), left, edge, cost, classes)
     return classes
 
 
@@ -147,9 +146,10 @@ def class_levels(
             continue
         levels = np.empty(inside.size, np.int16)
         most = min(count, int(LARGEST_FLOAT32 // float(step)))
-        top = draw(chosen, inside, np.float64(step), most, base, np.uint64(seed), offset, levels)
+        stochastic_levels(layer, inside, inside.size, np.array([step]), most, np.uint64(seed), offset, levels)
+        top = int(np.abs(levels).max(initial=0))
         if top:
-            signed[inside] = levels
+            signed[inside] = levels + base * np.sign(levels)
             steps.append(step)
             tops.append(top)
             base += top
@@ -187,19 +187,6 @@ def give(layer: Any, threshold: float, below: float, left: int, edges: Any, cost
                     break
                 left -= costs[e]
             classes[i] = e + 1
-
-
-@jit
-def draw(chosen: Any, inside: Any, step: float, most: int, base: int, seed: Any, offset: Any, levels: Any) -> int:
-    """Round every |c| / step up or down at random with mean |c| / step; levels count on from base. The highest one."""
-    top = 0
-    for n in range(chosen.size):
-        level = min(int(np.float64(abs(chosen[n])) / step + uniform(seed, offset + inside[n])), most)
-        top = max(top, level)
-        if level:
-            level += base
-        levels[n] = -level if chosen[n] < 0 else level
-    return top
 
 
 @jit

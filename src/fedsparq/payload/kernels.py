@@ -66,15 +66,6 @@ def add_scaled_halves(accumulator: Any, indices: Any, halves: Any, weight: Any) 
         accumulator[n if indices is None else indices[n]] += weight * half_to_float(halves[n])
 
 
-@jit
-def rise_within(indices: Any, first: int, end: int) -> bool:
-    """Whether indices rise, none twice, from `first` or later to before `end`."""
-    falls = 0
-    for n in range(1, indices.size):
-        falls += indices[n] <= indices[n - 1]
-    return falls == 0 and (indices.size == 0 or (indices[0] >= first and indices[-1] < end))
-
-
 @jit_reordering_sums
 def dot(vector: Any, values: Any) -> float:
     """The inner product, in float64."""

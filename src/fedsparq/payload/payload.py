@@ -64,7 +64,9 @@ class Payload:
     @classmethod
     def sparse(cls, layout: Layout, indices: ArrayLike, values: Vector) -> Payload:
         """Some coordinates of the flat vector, strictly rising (any integer dtype), and their float32 values."""
-        listed, vector = _checked_indices(np.asarray(indices), layout), np.array(values)
+        given, vector = np.asarray(indices), np.array(values)
+        _check_indices(given, layout)
+        listed = given.astype(np.uint32)
         _check_float32("values, one for each index", vector, listed.size)
         layers = [vector[part] for part in layout.split(listed)]
         for tensor, layer in zip(layout.parameters, layers, strict=True):
@@ -97,9 +99,9 @@ class Payload:
         return sum(map(len, self.values))
 
     def check_indices(self) -> None:
-        """An error unless they rise, none twice, and fit the layout, as compiled loops believe."""
-        if isinstance(self.selection, Sparse) and not kernels.rise_within(self.indices, 0, self.layout.size):
-            _checked_indices(self.indices, self.layout)
+        """Raise UpdateError unless the indices strictly increase and fit the layout, as compiled loops assume."""
+        if isinstance(self.selection, Sparse):
+            _check_indices(self.indices, self.layout)
 
     def layers(self) -> Iterator[Layer]:
         done = 0
@@ -172,18 +174,16 @@ def _check_float32(what: str, array: NDArray[Any], size: int) -> None:
         raise UpdateError(f"the {what}: got {array.dtype}{list(array.shape)}; it must be float32[{size}]")
 
 
-def _checked_indices(indices: NDArray[Any], layout: Layout) -> Indices:
-    """A copy of what must be strictly rising indices of the flat vector."""
+def _check_indices(indices: NDArray[Any], layout: Layout) -> None:
     if indices.ndim != 1 or (indices.size and indices.dtype.kind not in "iu"):
         raise UpdateError(
-            f"the indices are {indices.dtype}{list(indices.shape)}; they must be whole numbers in one dimension, "
+            f"the indices are {indices.dtype}{list(indices.shape)}; they must be integers in one dimension, "
             "such as np.flatnonzero(mask)"
         )
-    wrong = np.flatnonzero(indices[1:] <= indices[:-1])
-    if wrong.size:
-        first = wrong[0]
-        raise UpdateError(f"index {indices[first + 1]} follows index {indices[first]}; indices must rise, none twice")
+    wrong = indices[1:] <= indices[:-1]
+    if wrong.any():
+        first = int(np.argmax(wrong))
+        raise UpdateError(f"index {indices[first + 1]} follows index {indices[first]}; indices must strictly increase")
     if indices.size and not (indices[0] >= 0 and indices[-1] < layout.size):
         outside = indices[0] if indices[0] < 0 else indices[-1]
         raise UpdateError(f"index {outside} is out of range; this layout has {layout.size:,} coordinates, from 0 on")
-    return indices.astype(np.uint32)
