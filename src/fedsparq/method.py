@@ -111,13 +111,6 @@ class Method:
     """A compressor with feedback and client rules on the client, an aggregator and an optimizer on the server.
 
     Each part can be replaced alone. A method holds no state: `init` makes one, `compress` takes one and gives the next.
-
-    >>> from fedsparq import Layout, Method, method
-    >>> from fedsparq.optimize import Adam
-    >>> method("fedsparq", multiplier=2).label
-    'fedsparq multiplier=2.0'
-    >>> method("fedsparq").with_server(optimizer=Adam()).optimizer
-    Adam(lr=0.1, beta_1=0.9, beta_2=0.99, tau=0.001)
     """
 
     compressor: AnyCompressor

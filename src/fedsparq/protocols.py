@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
@@ -99,24 +99,18 @@ class AggregatorTraits(PartTraits):
 
 Traits = TypeVar("Traits", bound=PartTraits)
 
-_FORMER: Mapping[type[PartTraits], Mapping[str, str]] = {
-    CompressorTraits: {
-        "contractive": "is_contractive",
-        "common_support": "has_common_support",
-        "layerwise": "is_layerwise",
-    },
-    FeedbackTraits: {"conserving": "conserves_mass", "hears": "needs_acks", "layerwise": "is_layerwise"},
-    RuleTraits: {
-        "learns_change": "needs_model_change",
-        "in_step": "requires_full_participation",
-        "task": "task",
-        "config": "config",
-    },
-    AggregatorTraits: {
-        "weighting": "weighting",
-        "common_support": "requires_common_support",
-        "always_steps": "steps_without_replies",
-    },
+_FORMER: Mapping[str, tuple[str, ...]] = {
+    "needs": ("requires",),
+    "offers": ("provides",),
+    "contractive": ("is_contractive",),
+    "common_support": ("has_common_support", "requires_common_support"),
+    "layerwise": ("is_layerwise",),
+    "conserving": ("conserves_mass",),
+    "hears": ("needs_acks",),
+    "learns_change": ("needs_model_change",),
+    "in_step": ("requires_full_participation",),
+    "always_steps": ("steps_without_replies",),
+    **{name: (name,) for name in ("task", "config", "weighting")},
 }
 """Attributes of parts that were read before there were traits, and the traits that they became."""
 _HOOKS = {CompressorTraits: ("begin", "draws_per_round"), AggregatorTraits: ("plan", "plans_rounds")}
@@ -128,11 +122,12 @@ def traits_of(part: object, kind: type[Traits]) -> Traits:
     name, traits, (hook, trait) = type(part).__name__, getattr(part, "traits", None), _HOOKS.get(kind, ("", ""))
     has_hook = bool(hook) and callable(getattr(part, hook, None))
     if traits is None:
-        former = {"needs": "requires", "offers": "provides", **_FORMER.get(kind, {})}
-        given: dict[str, Any] = {new: getattr(part, old) for old, new in former.items() if hasattr(part, old)}
+        known = {each.name for each in fields(kind)}
+        pairs = [(new, old) for old, news in _FORMER.items() for new in news if new in known and hasattr(part, old)]
+        given: dict[str, Any] = {new: getattr(part, old) for new, old in pairs}
         if given:
             warnings.warn(
-                f"{name} states {', '.join(old for old, new in former.items() if new in given)} as attributes, which "
+                f"{name} states {', '.join(old for _, old in pairs)} as attributes, which "
                 f"the next version does not read: give it traits = {kind.__name__}({', '.join(given)})",
                 DeprecationWarning,
                 stacklevel=2,
@@ -143,6 +138,14 @@ def traits_of(part: object, kind: type[Traits]) -> Traits:
     if hook and has_hook != getattr(traits, trait):
         raise OptionError(f"{name}: the trait {trait} and the method {hook} must be there together")
     return traits
+
+
+class Stateless:
+    """A part that remembers nothing from round to round."""
+
+    def init(self, layout: Layout) -> Arrays:
+        """Return the empty state."""
+        return {}
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,20 +13,17 @@ from fedsparq.aggregate.rounds import CollectedRound, Held, aggregate
 from fedsparq.layout import Arrays, Layout, Vector
 from fedsparq.options import component
 from fedsparq.payload import Payload
-from fedsparq.protocols import Aggregate, AggregatorTraits
+from fedsparq.protocols import Aggregate, AggregatorTraits, Stateless
 
 _BLOCK = 1 << 16
 """So many coordinates at a time are looked at across all clients."""
 
 
 @component
-class CoordinateMedian:
+class CoordinateMedian(Stateless):
     """The median of each coordinate. All replies count: what a median leaves out has no owner to go back to."""
 
     traits: ClassVar[AggregatorTraits] = AggregatorTraits(requires_common_support=True)
-
-    def init(self, layout: Layout) -> Arrays:
-        return {}
 
     def open(self, layout: Layout, state: Arrays) -> CollectedRound[Held]:
         return CollectedRound(self._decide, layout, state, Held.of)

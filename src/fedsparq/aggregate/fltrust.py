@@ -12,14 +12,14 @@ from fedsparq.aggregate.rounds import shares_of
 from fedsparq.errors import OptionError
 from fedsparq.layout import Arrays, Buffers, Layout, Vector
 from fedsparq.options import Count, component
-from fedsparq.protocols import Aggregate, Update
+from fedsparq.protocols import Aggregate, Stateless, Update
 
 TrainClean = Callable[[Vector, Buffers | None, int], Vector]
 """The update that the server makes on a small clean set of its own, from a model in a round."""
 
 
 @component
-class FLTrust:
+class FLTrust(Stateless):
     """The mean of the updates, each cut or stretched to the length of the server's own, weighted by its cosine with it.
 
     Args:
@@ -29,9 +29,6 @@ class FLTrust:
 
     examples: Count = 100
     train: Callable[..., Any] | None = None
-
-    def init(self, layout: Layout) -> Arrays:
-        return {}
 
     def open(self, layout: Layout, state: Arrays) -> _Trusting:
         if self.train is None:

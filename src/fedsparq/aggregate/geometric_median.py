@@ -9,11 +9,11 @@ import numpy as np
 from fedsparq.aggregate.rounds import CollectedRound, Held, Numbers, aggregate, dots, weighted_sum
 from fedsparq.layout import Arrays, Layout
 from fedsparq.options import Count, Positive, component
-from fedsparq.protocols import Aggregate
+from fedsparq.protocols import Aggregate, Stateless
 
 
 @component
-class GeometricMedian:
+class GeometricMedian(Stateless):
     """The point with the least sum of distances to the updates, by smoothed Weiszfeld steps from zero.
 
     RFA's authors start from the mean. One endless update moves that at will, and each step only takes a part of the way
@@ -26,9 +26,6 @@ class GeometricMedian:
 
     steps: Count = 3
     smoothing: Positive = 0.1
-
-    def init(self, layout: Layout) -> Arrays:
-        return {}
 
     def open(self, layout: Layout, state: Arrays) -> CollectedRound[Held]:
         return CollectedRound(self._decide, layout, state, Held.of)

@@ -12,7 +12,7 @@ from fedsparq.aggregate.rounds import CollectedRound, Held, Numbers, aggregate, 
 from fedsparq.compiled import jit
 from fedsparq.layout import Arrays, Layout
 from fedsparq.options import component
-from fedsparq.protocols import Aggregate
+from fedsparq.protocols import Aggregate, Stateless
 
 _TILE = 8
 """So many updates at a time are made dense, to be multiplied with all others."""
@@ -21,7 +21,7 @@ Hostile = Annotated[float, Field(ge=0, lt=0.5)]
 
 
 @component
-class MultiKrum:
+class MultiKrum(Stateless):
     """The mean of the updates that lie closest to their neighbours; the others do not count.
 
     Longer updates than the median are first cut to it: a client that was not chosen has more to send in the next round,
@@ -32,9 +32,6 @@ class MultiKrum:
     """
 
     hostile: Hostile = 0.2
-
-    def init(self, layout: Layout) -> Arrays:
-        return {}
 
     def open(self, layout: Layout, state: Arrays) -> CollectedRound[Held]:
         return CollectedRound(self._decide, layout, state, Held.of)

@@ -17,7 +17,7 @@ from fedsparq.aggregate.buffers import BufferMean, robust_buffers
 from fedsparq.errors import OptionError
 from fedsparq.layout import Arrays, Buffers, Layout, Vector
 from fedsparq.payload import Payload
-from fedsparq.protocols import Aggregate, AggregatorTraits, Update, Weighting
+from fedsparq.protocols import Aggregate, AggregatorTraits, Stateless, Update, Weighting
 
 MOST_PUT_BACK = 0.5
 """At most this share of a reply goes back to its client; what a rule counts less than the rest is let go. A client that
@@ -87,7 +87,7 @@ class CollectedRound(Generic[Item]):
 
 
 @dataclass(frozen=True)
-class WholeRound:
+class WholeRound(Stateless):
     """See `whole_round`."""
 
     rule: Rule
@@ -96,9 +96,6 @@ class WholeRound:
     @property
     def traits(self) -> AggregatorTraits:
         return AggregatorTraits(weighting=self.weighting)
-
-    def init(self, layout: Layout) -> Arrays:
-        return {}
 
     def open(self, layout: Layout, state: Arrays) -> CollectedRound[Update]:
         return CollectedRound(self._aggregate, layout, state, lambda update: update)

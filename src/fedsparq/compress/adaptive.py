@@ -24,7 +24,7 @@ from fedsparq.options import Decay, component
 from fedsparq.payload import Codebook, Float16Values, Indices, Payload, Sparse, UniformLevels, Values
 from fedsparq.payload.levels import MAX_LEVEL
 from fedsparq.payload.values import LARGEST_FLOAT32
-from fedsparq.protocols import Compressed, Compressor, CompressorTraits
+from fedsparq.protocols import Compressed, Compressor, CompressorTraits, Stateless
 
 _SAMPLE = 1 << 15
 """Of a layer of more coordinates than this, about this many are looked at to find its curve."""
@@ -113,7 +113,7 @@ class StochasticLevels(Budgeted):
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(Stateless):
     """For each layer the magnitudes its levels start at: none if it is not sent, the first if they are `step` apart.
 
     A compressor of these layers.
@@ -128,9 +128,6 @@ class Plan:
     sends_all: bool
     """Whether no multiplier is low enough to spend the bits."""
     traits: ClassVar[CompressorTraits] = EqualSlope.traits
-
-    def init(self, layout: Layout) -> Arrays:
-        return {}
 
     def compress(self, update: Vector, layout: Layout, state: Arrays, rng: np.random.Generator) -> Compressed:
         return Compressed(self.payload(update, layout), state)
@@ -150,15 +147,12 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Steps:
+class Steps(Stateless):
     """The step of each layer. A compressor of these layers."""
 
     steps: Vector
     deferred: float
     traits: ClassVar[CompressorTraits] = StochasticLevels.traits
-
-    def init(self, layout: Layout) -> Arrays:
-        return {}
 
     def compress(self, update: Vector, layout: Layout, state: Arrays, rng: np.random.Generator) -> Compressed:
         payload = self.payload(update, layout, np.uint64(rng.integers(2**63)))

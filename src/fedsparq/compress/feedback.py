@@ -28,6 +28,7 @@ from fedsparq.protocols import (
     FeedbackTraits,
     RoundContext,
     State,
+    Stateless,
     traits_of,
 )
 
@@ -64,13 +65,10 @@ class KeptOnly(Deferred):
 
 
 @component
-class Off:
+class Off(Stateless):
     """Nothing."""
 
     traits: ClassVar[FeedbackTraits] = FeedbackTraits(is_layerwise=True)
-
-    def init(self, layout: Layout) -> Arrays:
-        return {}
 
     def compress(self, update: Vector, state: State, compressor: AnyCompressor, rng: Generator) -> Step:
         sent = compress_sum(compressor, update, None, state, rng)

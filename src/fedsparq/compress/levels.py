@@ -18,7 +18,7 @@ from fedsparq.payload.kernels import uniform
 from fedsparq.payload.levels import MAX_LEVEL
 from fedsparq.payload.selection import Selection
 from fedsparq.payload.values import LARGEST_FLOAT32
-from fedsparq.protocols import Compressed, CompressorTraits
+from fedsparq.protocols import Compressed, CompressorTraits, Stateless
 
 LevelCount = Annotated[int, Field(ge=1, le=MAX_LEVEL)]
 Norm = Literal["l2", "max"]
@@ -49,16 +49,13 @@ class QSGD(Quantizer):
 
 
 @component
-class BucketedQSGD:
+class BucketedQSGD(Stateless):
     """Levels of the norm of each bucket: of `bucket` coordinates in a row of one layer."""
 
     levels: LevelCount
     bucket: Count
     norm: Norm = "l2"
     traits: ClassVar[CompressorTraits] = CompressorTraits(is_contractive=False, is_layerwise=True, copies_values=True)
-
-    def init(self, layout: Layout) -> Arrays:
-        return {}
 
     def compress(self, update: Vector, layout: Layout, state: Arrays, rng: np.random.Generator) -> Compressed:
         seed, layers = np.uint64(rng.integers(2**63)), list[tuple[Indices, Values]]()
@@ -76,7 +73,7 @@ class BucketedQSGD:
 
 
 @component
-class DeadZone:
+class DeadZone(Stateless):
     """Level 0 below `dead_zone` steps, then one more each step; a step is a multiple of the root mean square."""
 
     step: Positive
@@ -86,9 +83,6 @@ class DeadZone:
     @property
     def traits(self) -> CompressorTraits:
         return CompressorTraits(is_layerwise=self.scope == "layer", copies_values=True)
-
-    def init(self, layout: Layout) -> Arrays:
-        return {}
 
     def compress(self, update: Vector, layout: Layout, state: Arrays, rng: np.random.Generator) -> Compressed:
         layers, parts = list[tuple[Indices, Values]](), [update[tensor.span] for tensor in layout.parameters]

@@ -26,7 +26,7 @@ from fedsparq.options import Fraction, component
 from fedsparq.payload import ClassLevels, Indices, Values
 from fedsparq.payload.kernels import uniform
 from fedsparq.payload.values import LARGEST_FLOAT32
-from fedsparq.protocols import Compressed, CompressorTraits
+from fedsparq.protocols import Compressed, CompressorTraits, Stateless
 
 Classes = NDArray[np.uint8]
 """How many times each coordinate was given bits."""
@@ -39,7 +39,7 @@ _SWEEPS = 20
 
 
 @component
-class JointSQ:
+class JointSQ(Stateless):
     """0, 2, 4 or 8 bits a coordinate, given by falling gain x^2 (1 - 4^-bits) until `ratio` of 32 bits are spent.
 
     What gets b bits goes to one of 2^(b - 1) levels of its class's largest magnitude, at random, unbiased. The budget
@@ -48,9 +48,6 @@ class JointSQ:
 
     ratio: Fraction = 0.032
     traits: ClassVar[CompressorTraits] = CompressorTraits(is_contractive=False, is_layerwise=True, copies_values=True)
-
-    def init(self, layout: Layout) -> Arrays:
-        return {}
 
     def compress(self, update: Vector, layout: Layout, state: Arrays, rng: np.random.Generator) -> Compressed:
         layers, seed = list[tuple[Indices, Values]](), int(rng.integers(2**63))
@@ -75,7 +72,7 @@ def jointsq(ratio: Fraction = 0.032) -> Method:
 
 
 @component
-class FineGrained:
+class FineGrained(Stateless):
     """Least sum of x^2 4^-bits for `ratio` of 32 bits a coordinate. What gets b bits goes to one of 2^b levels of its
     class's largest magnitude, at random, unbiased.
 
@@ -86,9 +83,6 @@ class FineGrained:
     ratio: Fraction = 0.032
     solver: Solver = "greedy"
     traits: ClassVar[CompressorTraits] = CompressorTraits(is_contractive=False, is_layerwise=True, copies_values=True)
-
-    def init(self, layout: Layout) -> Arrays:
-        return {}
 
     def compress(self, update: Vector, layout: Layout, state: Arrays, rng: np.random.Generator) -> Compressed:
         layers, seed = list[tuple[Indices, Values]](), int(rng.integers(2**63))

@@ -14,21 +14,18 @@ from fedsparq.methods.registry import register
 from fedsparq.options import component
 from fedsparq.payload import Dense, Payload, RotatedSigns
 from fedsparq.payload.rotated_signs import rotate, rotation_blocks
-from fedsparq.protocols import Compressed, CompressorTraits
+from fedsparq.protocols import Compressed, CompressorTraits, Stateless
 
 Scale = Literal["unbiased", "least-error"]
 
 
 @component
-class Drive:
+class Drive(Stateless):
     """Of the two scales of the paper, |x|^2 / |Rx|_1 makes what is decoded unbiased, as in `eden`; |Rx|_1 / d leaves
     the least error, which is for error feedback."""
 
     scale: Scale = "unbiased"
     traits: ClassVar[CompressorTraits] = CompressorTraits(is_layerwise=True, copies_values=True)
-
-    def init(self, layout: Layout) -> Arrays:
-        return {}
 
     def compress(self, update: Vector, layout: Layout, state: Arrays, rng: np.random.Generator) -> Compressed:
         values = []

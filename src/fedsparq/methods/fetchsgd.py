@@ -15,7 +15,7 @@ from fedsparq.methods.registry import register
 from fedsparq.options import Decay, Fraction, component
 from fedsparq.payload import Dense, Float32Values, Payload, Sketch, Values
 from fedsparq.payload.sketch import MOST_ROWS, sketch, sketch_columns
-from fedsparq.protocols import Aggregate, AggregatorTraits, Compressed, CompressorTraits, Update
+from fedsparq.protocols import Aggregate, AggregatorTraits, Compressed, CompressorTraits, Stateless, Update
 
 
 def _odd(rows: int) -> int:
@@ -29,7 +29,7 @@ Seed = Annotated[int, Field(ge=0, lt=2**63)]
 
 
 @component
-class Sketched:
+class Sketched(Stateless):
     """Each layer as a table of so many rows, with `size` times as many numbers as the layer has coordinates.
 
     Layers of up to 1,024 coordinates are sent as they are.
@@ -44,9 +44,6 @@ class Sketched:
         sketches = f"sketches of {self.rows} rows, size {self.size:g} and seed {self.seed}"
         requires = f"a server that adds up {sketches}"
         return CompressorTraits(is_contractive=False, copies_values=True, provides=sketches, requires=requires)
-
-    def init(self, layout: Layout) -> Arrays:
-        return {}
 
     def compress(self, update: Vector, layout: Layout, state: Arrays, rng: np.random.Generator) -> Compressed:
         values = list[Values]()

@@ -107,23 +107,14 @@ def _as_ever(options: Mapping[str, Any], fraction: float) -> Mapping[str, Any]:
 
 
 def method(name: str, /, **options: Any) -> Method:
-    """A method by its name, or by ``package.module:function`` as a user's own; options by keyword.
-
-    >>> from fedsparq import method
-    >>> method("fedsparq", multiplier=2).label
-    'fedsparq multiplier=2.0'
-    """
+    """Build a method by its name, or by ``package.module:function`` as a user's own; options by keyword."""
     name = SPELLINGS.get(name, name)
     return _make(name, find_recipe(name), options, {})
 
 
 def federated_method(name: str, fraction: float, /, **options: Any) -> Method:
-    """A method by its name, for a federation of which this fraction takes part in each round, and whose server has the
-    method's own aggregator and optimizer.
-
-    >>> federated_method("fedsparq-adaptive", 0.1).options["drift"]
-    'left-out'
-    """
+    """Build a method for a federation of which this fraction takes part in each round, and whose server has the
+    method's own aggregator and optimizer."""
     name = SPELLINGS.get(name, name)
     recipe = find_recipe(name)
     usual = _USUAL_IN_FEDERATIONS.get(name, _as_ever)(validate_options(name, recipe, options), fraction)
@@ -131,12 +122,12 @@ def federated_method(name: str, fraction: float, /, **options: Any) -> Method:
 
 
 def left_to_federations(chosen: Method) -> frozenset[str]:
-    """The options that `federated_method` chooses where they are not given."""
+    """Return the options that `federated_method` sets if they are not given."""
     return frozenset(_USUAL_IN_FEDERATIONS.get(chosen.name, _as_ever)(chosen.options, 1.0))
 
 
 def broadcast_method(name: str, /, **options: Any) -> Method:
-    """A method by its name, for changes to a model that clients hold."""
+    """Build a method by its name, for changes to a model that clients hold."""
     name = SPELLINGS.get(name, name)
     usual = _USUAL_IN_BROADCASTS.get(name, {})
     chosen = _make(name, find_recipe(name), {**usual, **options}, usual)
@@ -145,7 +136,7 @@ def broadcast_method(name: str, /, **options: Any) -> Method:
 
 
 def check_broadcast(chosen: Method) -> None:
-    """An error for a method that would let the clients' model wander off."""
+    """Raise OptionError for a method that would let the clients' model drift from the server's."""
     if chosen.traits.requires_own_server or chosen.traits.needs_acks:
         raise OptionError(f"{chosen.label!r} cannot compress a broadcast: it keeps a server and its clients in step")
     if not chosen.traits.is_contractive:
@@ -156,27 +147,19 @@ def check_broadcast(chosen: Method) -> None:
 
 
 def aggregator(name: str, /, **options: Any) -> Aggregator:
-    """An aggregator by its name, or by ``package.module:function``.
-
-    >>> aggregator("mean", weighting="examples")
-    Mean(weighting='examples')
-    """
+    """Build an aggregator by its name, or by ``package.module:function``."""
     make = AGGREGATORS.get(name) or load_function(name, "aggregator", AGGREGATORS)
     return make(**validate_options(name, make, options, "aggregator"))
 
 
 def optimizer(name: str, /, **options: Any) -> Optimizer:
-    """A server optimizer by its name, or by ``package.module:function``.
-
-    >>> optimizer("momentum", momentum=0.3)
-    Momentum(momentum=0.3, restart=False)
-    """
+    """Build a server optimizer by its name, or by ``package.module:function``."""
     make = OPTIMIZERS.get(name) or load_function(name, "optimizer", OPTIMIZERS)
     return make(**validate_options(name, make, options, "optimizer"))
 
 
 def resolver(*trusted: str) -> Callable[[Identity], Method]:
-    """How a client makes the method that a broadcast names.
+    """Return a function that builds the method that a broadcast names.
 
     A name from the wire never triggers an import: it must be registered in this process, be installed as an entry
     point, or be among the `trusted`, which are names that this side was given by its own operator.
@@ -205,7 +188,7 @@ def _resolve(identity: Identity, trusted: Iterable[str]) -> Method:
 
 
 def check_portable(chosen: Method, where: str) -> None:
-    """An error for a method that no other process could make."""
+    """Raise OptionError for a method that no other process could build."""
     if chosen.identity is None:
         raise OptionError(
             f"this method was made by hand ({chosen.label}), so {where} could not make the same one; write a function "
@@ -219,10 +202,7 @@ def check_portable(chosen: Method, where: str) -> None:
 
 
 def find_recipe(name: str) -> Recipe:
-    """The recipe of a name: registered, of `package.module:function`, or installed.
-
-    A process that has imported the recipe's module knows the name too.
-    """
+    """Return the recipe of a name: registered, of `package.module:function`, or installed."""
     if name in METHODS:
         return METHODS[name]
     if ":" in name:
@@ -231,7 +211,7 @@ def find_recipe(name: str) -> Recipe:
 
 
 def known_methods() -> dict[str, Recipe]:
-    """Every method with a name: registered or installed."""
+    """Return the recipe of every method with a name: registered or installed."""
     return {**METHODS, **{name: _load_installed(name) for name in _installed() if name not in METHODS}}
 
 

@@ -21,7 +21,7 @@ from fedsparq.optimize import Step
 from fedsparq.options import Fraction, NonNegative, Positive, component
 from fedsparq.payload import Float32Values, Payload, Seeded
 from fedsparq.payload.values import LARGEST_FLOAT32
-from fedsparq.protocols import Compressed, CompressorTraits
+from fedsparq.protocols import Compressed, CompressorTraits, Stateless
 from fedsparq.rules import DriftCorrection, StepAhead
 
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -87,14 +87,11 @@ def ef21(fraction: Fraction = 0.1, new: Fraction = 0.5, lr: Positive = 1.0) -> M
 
 
 @component
-class UnbiasedRandom:
+class UnbiasedRandom(Stateless):
     """k of d coordinates times d / k, as float32; both sides draw them from one seed."""
 
     fraction: Fraction
     traits: ClassVar[CompressorTraits] = CompressorTraits(is_contractive=False, copies_values=True)
-
-    def init(self, layout: Layout) -> Arrays:
-        return {}
 
     def compress(self, update: Vector, layout: Layout, state: Arrays, rng: np.random.Generator) -> Compressed:
         drawn = Seeded(layout.size, kept_count(self.fraction, layout.size), int(rng.integers(2**63)))

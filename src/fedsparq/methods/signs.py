@@ -14,11 +14,11 @@ from fedsparq.method import Method
 from fedsparq.methods.registry import register
 from fedsparq.options import Count, Fraction, component
 from fedsparq.payload import Codebook, Indices, Payload, Sparse
-from fedsparq.protocols import Compressed, CompressorTraits, RoundContext
+from fedsparq.protocols import Compressed, CompressorTraits, RoundContext, Stateless
 
 
 @component
-class SparseTernary:
+class SparseTernary(Stateless):
     """The largest fraction by magnitude, each sent as its sign; all are rebuilt at their mean magnitude.
 
     The mean is over what the fraction is taken of: the whole model, or each layer.
@@ -30,9 +30,6 @@ class SparseTernary:
     @property
     def traits(self) -> CompressorTraits:
         return CompressorTraits(is_layerwise=self.scope == "layer", copies_values=True)
-
-    def init(self, layout: Layout) -> Arrays:
-        return {}
 
     def compress(self, update: Vector, layout: Layout, state: Arrays, rng: np.random.Generator) -> Compressed:
         bounds = layout.bounds if self.scope == "layer" else np.array([0, layout.size])
@@ -58,7 +55,7 @@ def stc(fraction: Fraction = 0.01, scope: Scope = "global") -> Method:
 
 
 @component
-class AdaComp:
+class AdaComp(Stateless):
     """In each bin, what would be its largest value if this round's update counted twice; rebuilt at the mean maximum.
 
     Bins are of `conv_bin` coordinates in convolutions (tensors of more than two dimensions), else of `bin`.
@@ -67,9 +64,6 @@ class AdaComp:
     conv_bin: Count = 50
     bin: Count = 500
     traits: ClassVar[CompressorTraits] = CompressorTraits(is_layerwise=True, copies_values=True, wants_context=True)
-
-    def init(self, layout: Layout) -> Arrays:
-        return {}
 
     def compress(
         self, update: Vector, layout: Layout, state: Arrays, rng: np.random.Generator, context: RoundContext
