@@ -15,13 +15,13 @@ from fedsparq.errors import OptionError
 A = TypeVar("A")
 B = TypeVar("B")
 
-WORTH = 1 << 20
+MIN_PARALLEL_SIZE = 1 << 20
 """Fewer coordinates than this are not worth a second thread."""
 _LIMIT = "FEDSPARQ_THREADS"
 _here = threading.local()
 
 
-def usable() -> int:
+def available_threads() -> int:
     """How many threads this process may use: its CPUs, or fewer where FEDSPARQ_THREADS or OMP_NUM_THREADS says so."""
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     said = (os.environ.get(name, "") for name in (_LIMIT, "OMP_NUM_THREADS"))
@@ -33,17 +33,17 @@ def only_one() -> None:
     os.environ[_LIMIT] = "1"
 
 
-def count_of(threads: int | None, coordinates: int = WORTH) -> int:
+def resolve_threads(threads: int | None, coordinates: int = MIN_PARALLEL_SIZE) -> int:
     """A number of threads as callers give it: None for what may be used. One for work that is already shared out, or
     for few coordinates."""
     if threads is not None and (not isinstance(threads, int) or isinstance(threads, bool) or threads < 1):
         raise OptionError(f"threads={threads!r}: give a whole number from 1 on, or None for all that may be used")
-    if coordinates < WORTH or getattr(_here, "is_worker", False):
+    if coordinates < MIN_PARALLEL_SIZE or getattr(_here, "is_worker", False):
         return 1
-    return usable() if threads is None else threads
+    return available_threads() if threads is None else threads
 
 
-def in_order(function: Callable[[A], B], items: Iterable[A], threads: int) -> Iterator[B]:
+def imap(function: Callable[[A], B], items: Iterable[A], threads: int) -> Iterator[B]:
     """`map` on several threads: at most two calls a thread are begun before the first result is taken."""
     if threads == 1:
         yield from map(function, items)

@@ -48,7 +48,7 @@ def robust_buffers(
     counters = np.stack([each.counters for each, _ in found])
     own = np.array([weight for _, weight in found])
     mean = weighted_mean(statistics, own) if plain else robust_mean(statistics, own)
-    return Buffers(mean.astype(np.float32), counters.max(axis=0) if plain else middle(counters))
+    return Buffers(mean.astype(np.float32), counters.max(axis=0) if plain else lower_median(counters))
 
 
 def robust_mean(values: NDArray[np.float64], weights: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -74,7 +74,7 @@ def weighted_mean(values: NDArray[np.float64], weights: NDArray[np.float64]) -> 
     return mean
 
 
-def middle(counters: NDArray[Any]) -> NDArray[Any]:
+def lower_median(counters: NDArray[Any]) -> NDArray[Any]:
     """The (lower) median of each column."""
     lower: NDArray[Any] = np.sort(counters, axis=0)[(len(counters) - 1) // 2]
     return lower

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from fedsparq.aggregate.rounds import CollectedRound, Held, aggregate
+from fedsparq.aggregate.rounds import BufferedRound, BufferedUpdate, aggregate
 from fedsparq.layout import Arrays, Layout, Vector
 from fedsparq.options import component
 from fedsparq.payload import Payload
@@ -25,18 +25,18 @@ class CoordinateMedian(Stateless):
 
     traits: ClassVar[AggregatorTraits] = AggregatorTraits(requires_common_support=True)
 
-    def open(self, layout: Layout, state: Arrays) -> CollectedRound[Held]:
-        return CollectedRound(self._decide, layout, state, Held.of)
+    def open(self, layout: Layout, state: Arrays) -> BufferedRound[BufferedUpdate]:
+        return BufferedRound(self._aggregate, layout, state, BufferedUpdate.of)
 
-    def _decide(self, held: Sequence[Held], layout: Layout, state: Arrays) -> Aggregate:
+    def _aggregate(self, held: Sequence[BufferedUpdate], layout: Layout, state: Arrays) -> Aggregate:
         mean = np.empty(layout.size, np.float32)
         for span, block in _blocks(held, layout):
             mean[span] = self._middle(block)
         return aggregate(held, mean, np.full(len(held), 1 / len(held)), state, plain=self._is_mean(len(held)))
 
     def _middle(self, block: Vector) -> Vector:
-        middle: Vector = np.median(block, axis=0).astype(np.float32)
-        return middle
+        lower_median: Vector = np.median(block, axis=0).astype(np.float32)
+        return lower_median
 
     def _is_mean(self, count: int) -> bool:
         return False
@@ -56,8 +56,8 @@ class TrimmedMean(CoordinateMedian):
         cut = self._cut(len(block))
         if cut:
             block = np.partition(block, (cut, len(block) - cut - 1), axis=0)[cut : len(block) - cut]
-        middle: Vector = block.mean(axis=0, dtype=np.float64).astype(np.float32)
-        return middle
+        lower_median: Vector = block.mean(axis=0, dtype=np.float64).astype(np.float32)
+        return lower_median
 
     def _is_mean(self, count: int) -> bool:
         return self._cut(count) == 0
@@ -66,7 +66,7 @@ class TrimmedMean(CoordinateMedian):
         return min(int(np.ceil(self.trim * count)), (count - 1) // 2)
 
 
-def _blocks(held: Sequence[Held], layout: Layout) -> Iterator[tuple[slice, Vector]]:
+def _blocks(held: Sequence[BufferedUpdate], layout: Layout) -> Iterator[tuple[slice, Vector]]:
     """The values of all clients at some coordinates at a time: float32[clients, coordinates]; 0 where none was sent."""
     payloads = [each.payload() for each in held]
     for number, tensor in enumerate(layout.parameters):

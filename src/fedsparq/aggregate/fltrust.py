@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fedsparq.aggregate.buffers import robust_buffers
-from fedsparq.aggregate.rounds import shares_of
+from fedsparq.aggregate.rounds import split_shares
 from fedsparq.errors import OptionError
 from fedsparq.layout import Arrays, Buffers, Layout, Vector
 from fedsparq.options import Count, component
@@ -65,6 +65,6 @@ class _Trusting:
     def close(self) -> Aggregate:
         clients = sorted(self._weights)
         weights = np.array([self._weights[client] for client in clients]) / (self._trust or 1.0)
-        shares, let_go = shares_of(clients, weights * len(clients))
+        shares, let_go = split_shares(clients, weights * len(clients))
         buffers = robust_buffers([self._buffers[client] for client in clients], weights)
         return Aggregate(self._total / np.float32(self._trust or 1.0), shares, buffers, self._state, let_go)

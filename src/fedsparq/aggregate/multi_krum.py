@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field
 
-from fedsparq.aggregate.rounds import CollectedRound, Held, Numbers, aggregate, weighted_sum
+from fedsparq.aggregate.rounds import BufferedRound, BufferedUpdate, Float64s, aggregate, weighted_sum
 from fedsparq.compiled import jit
 from fedsparq.layout import Arrays, Layout
 from fedsparq.options import component
@@ -33,10 +33,10 @@ class MultiKrum(Stateless):
 
     hostile: Hostile = 0.2
 
-    def open(self, layout: Layout, state: Arrays) -> CollectedRound[Held]:
-        return CollectedRound(self._decide, layout, state, Held.of)
+    def open(self, layout: Layout, state: Arrays) -> BufferedRound[BufferedUpdate]:
+        return BufferedRound(self._aggregate, layout, state, BufferedUpdate.of)
 
-    def _decide(self, held: Sequence[Held], layout: Layout, state: Arrays) -> Aggregate:
+    def _aggregate(self, held: Sequence[BufferedUpdate], layout: Layout, state: Arrays) -> Aggregate:
         count, norms = len(held), np.array([each.norm for each in held])
         kept = np.minimum(1.0, np.median(norms) / np.where(norms > 0, norms, 1)) if self.hostile else np.ones(count)
         left_out = min(int(np.ceil(self.hostile * count)), max(count - 1, 0))
@@ -47,15 +47,15 @@ class MultiKrum(Stateless):
             apart = np.maximum(squares[:, None] + squares[None, :] - 2 * products, 0)
             nearest = np.sort(apart, axis=1)[:, 1 : max(count - left_out - 1, 2)]
             chosen = np.sort(np.argsort(nearest.sum(axis=1), kind="stable")[: count - left_out])
-        weights: Numbers = np.zeros(count)
+        weights: Float64s = np.zeros(count)
         weights[chosen] = kept[chosen] / len(chosen)
         return aggregate(held, weighted_sum(held, weights, layout), weights, state, plain=not self.hostile)
 
 
-def inner_products(held: Sequence[Held], layout: Layout) -> Numbers:
+def inner_products(held: Sequence[BufferedUpdate], layout: Layout) -> Float64s:
     """Of each update with each, some made dense at a time."""
     count = len(held)
-    products: Numbers = np.empty((count, count))
+    products: Float64s = np.empty((count, count))
     tile = np.zeros((layout.size, _TILE), np.float32)
     for start in range(0, count, _TILE):
         rows = range(start, min(start + _TILE, count))

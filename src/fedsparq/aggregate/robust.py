@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsparq.aggregate.rounds import CollectedRound, Held, Numbers, aggregate, weighted_sum
+from fedsparq.aggregate.rounds import BufferedRound, BufferedUpdate, Float64s, aggregate, weighted_sum
 from fedsparq.compiled import jit
 from fedsparq.layout import Arrays, Layout, Vector
 from fedsparq.options import NonNegative, Positive, component
@@ -19,15 +19,15 @@ from fedsparq.protocols import Aggregate, AggregatorTraits, Weighting
 
 _WIDTH = 1 << 14
 """The length of a sketch. Cosines of longer updates are known to about 1 / sqrt of it."""
-_FAR = 4.0
+_SIMILARITY_SIGMAS = 4.0
 """So many (robust) standard deviations from the median is what honest clients rarely are."""
-_BEHIND = 2.0
+_DISAGREEMENT_SIGMAS = 2.0
 """Likewise for agreement with the others, where what is far below the median must be negative too."""
-_ALIKE = 0.95
+_DUPLICATE_COSINE = 0.95
 """Above this cosine, two updates are alike however alike all others are."""
-_HEAVIEST = 3.0
+_MAX_WEIGHT_RATIO = 3.0
 """As a multiple of the median weight, the most that a client weighs."""
-_FEWEST = 5
+_MIN_CLIENTS = 5
 """Of fewer updates, nothing can be said of what is usual: they are clipped only."""
 
 
@@ -62,17 +62,17 @@ class Robust:
     def init(self, layout: Layout) -> Arrays:
         return {"rounds": np.zeros(1, np.int64)}
 
-    def open(self, layout: Layout, state: Arrays) -> CollectedRound[Held]:
+    def open(self, layout: Layout, state: Arrays) -> BufferedRound[BufferedUpdate]:
         seed = int(state["rounds"][0])
-        return CollectedRound(self._decide, layout, state, lambda u: Held.of(u, sketch(u.payload, seed)))
+        return BufferedRound(self._aggregate, layout, state, lambda u: BufferedUpdate.of(u, sketch(u.payload, seed)))
 
-    def _decide(self, held: Sequence[Held], layout: Layout, state: Arrays) -> Aggregate:
+    def _aggregate(self, held: Sequence[BufferedUpdate], layout: Layout, state: Arrays) -> Aggregate:
         norms = np.array([each.norm for each in held])
         lengths = np.minimum(norms, self.radius or self.reach * np.median(norms))
-        voices = vetted(np.stack([each.seen for each in held]), norms, lengths)
+        voices = similarity_weights(np.stack([each.summary for each in held]), norms, lengths)
         clipped = np.divide(lengths, norms, out=np.ones_like(norms), where=norms > 0)
         claimed = np.array([each.weight for each in held])
-        own = voices * np.minimum(claimed, _HEAVIEST * np.median(claimed))
+        own = voices * np.minimum(claimed, _MAX_WEIGHT_RATIO * np.median(claimed))
         weights = clipped * own / own.sum()
         mean, counted = weighted_sum(held, weights, layout), clipped * voices
         after: Arrays = {"rounds": state["rounds"] + 1}
@@ -89,27 +89,27 @@ def sketch(payload: Payload, seed: int) -> Vector:
     return short
 
 
-def vetted(sketches: NDArray[np.float32], norms: Numbers, lengths: Numbers) -> Numbers:
+def similarity_weights(sketches: NDArray[np.float32], norms: Float64s, lengths: Float64s) -> Float64s:
     """How much of a voice each update has, from 0 to 1."""
     count = len(norms)
-    if count < _FEWEST:
+    if count < _MIN_CLIENTS:
         return np.ones(count)
     inverse = np.divide(1, norms, out=np.zeros_like(norms), where=norms > 0)
     unit = sketches.astype(np.float64) * inverse[:, None]
     cosines = np.clip(unit @ unit.T, -1, 1)
-    usual, spread = _usual(cosines[np.triu_indices(count, 1)])
-    limit = min(usual + _FAR * spread, _ALIKE)
+    usual, spread = _median_and_spread(cosines[np.triu_indices(count, 1)])
+    limit = min(usual + _SIMILARITY_SIGMAS * spread, _DUPLICATE_COSINE)
     alike = np.clip((cosines - limit) / (1 - limit), 0, 1)
     np.fill_diagonal(alike, 1)
-    voices: Numbers = 1 / alike.sum(axis=1)
+    voices: Float64s = 1 / alike.sum(axis=1)
     others = (1 - alike) * (voices * lengths)
     agreement = (others * cosines).sum(axis=1) / np.maximum(others.sum(axis=1), 1e-30)
-    usual, spread = _usual(agreement)
-    backwards = (agreement < 0) & (agreement < usual - _BEHIND * spread)
+    usual, spread = _median_and_spread(agreement)
+    backwards = (agreement < 0) & (agreement < usual - _DISAGREEMENT_SIGMAS * spread)
     return np.where(backwards, 0.0, voices)
 
 
-def _usual(values: Numbers) -> tuple[float, float]:
+def _median_and_spread(values: Float64s) -> tuple[float, float]:
     """The median, and a standard deviation from the median distance to it."""
     median = float(np.median(values))
     return median, 1.4826 * float(np.median(np.abs(values - median)))

@@ -19,34 +19,34 @@ from fedsparq.layout import Arrays, Buffers, Layout, Vector
 from fedsparq.payload import Payload
 from fedsparq.protocols import Aggregate, AggregatorTraits, Stateless, Update, Weighting
 
-MOST_PUT_BACK = 0.5
+MAX_RETURNED_SHARE = 0.5
 """At most this share of a reply goes back to its client; what a rule counts less than the rest is let go. A client that
 is always clipped, or never chosen, would otherwise owe more each round, without end."""
 
-Numbers = NDArray[np.float64]
+Float64s = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Held:
+class BufferedUpdate:
     """An update of a round under way."""
 
     client: int
     norm: float
     buffers: Buffers | None
     payload: Callable[[], Payload]
-    seen: Any = None
+    summary: Any = None
     """What the rule took of it when it came."""
     weight: float = 1.0
 
     @classmethod
-    def of(cls, update: Update, seen: Any = None) -> Held:
+    def of(cls, update: Update, summary: Any = None) -> BufferedUpdate:
         """Hold an update as bytes where these are available, and otherwise as it is."""
         payload = update.payload
         again = update.reread or (lambda: payload)
-        return cls(update.client, payload.norm, payload.buffers, again, seen, update.weight)
+        return cls(update.client, payload.norm, payload.buffers, again, summary, update.weight)
 
 
-Item = TypeVar("Item", Held, Update)
+Item = TypeVar("Item", BufferedUpdate, Update)
 Rule = Callable[[Sequence[Update], Layout], tuple[Any, Mapping[int, float]]]
 """From all updates to their mean and, by client, the share of each reply that counted."""
 
@@ -64,7 +64,7 @@ class CountedRound:
         self.buffers.add(update.payload.buffers, weight * share)
 
 
-class CollectedRound(Generic[Item]):
+class BufferedRound(Generic[Item]):
     """The accumulator of a rule that needs all updates, in the order of their clients. `hold` makes of an update what
     is held until then."""
 
@@ -97,8 +97,8 @@ class WholeRound(Stateless):
     def traits(self) -> AggregatorTraits:
         return AggregatorTraits(weighting=self.weighting)
 
-    def open(self, layout: Layout, state: Arrays) -> CollectedRound[Update]:
-        return CollectedRound(self._aggregate, layout, state, lambda update: update)
+    def open(self, layout: Layout, state: Arrays) -> BufferedRound[Update]:
+        return BufferedRound(self._aggregate, layout, state, lambda update: update)
 
     def _aggregate(self, updates: Sequence[Update], layout: Layout, state: Arrays) -> Aggregate:
         name = getattr(self.rule, "__name__", type(self.rule).__name__)
@@ -127,7 +127,7 @@ def whole_round(rule: Rule, weighting: Weighting = "uniform") -> WholeRound:
     return WholeRound(rule, weighting)
 
 
-def weighted_sum(held: Sequence[Held], weights: Numbers, layout: Layout) -> Vector:
+def weighted_sum(held: Sequence[BufferedUpdate], weights: Float64s, layout: Layout) -> Vector:
     """The sum of weight times update."""
     total = np.zeros(layout.size, np.float32)
     for each, weight in zip(held, weights, strict=True):
@@ -136,18 +136,18 @@ def weighted_sum(held: Sequence[Held], weights: Numbers, layout: Layout) -> Vect
     return total
 
 
-def dots(held: Sequence[Held], vector: Vector) -> Numbers:
+def dots(held: Sequence[BufferedUpdate], vector: Vector) -> Float64s:
     """The inner product of each update with a vector."""
     return np.array([each.payload().dot(vector) for each in held])
 
 
 def aggregate(
-    held: Sequence[Held],
+    held: Sequence[BufferedUpdate],
     mean: Vector,
-    weights: Numbers,
+    weights: Float64s,
     state: Arrays | None = None,
     *,
-    counted: Numbers | None = None,
+    counted: Float64s | None = None,
     plain: bool = False,
 ) -> Aggregate:
     """What a rule found, given the weight of each update in the mean, and which share of it `counted`: if not given, a
@@ -155,15 +155,17 @@ def aggregate(
 
     `plain` says that the rule bounds nothing: then statistics are averaged without bounds too.
     """
-    shares, let_go = shares_of([each.client for each in held], weights * len(held) if counted is None else counted)
+    shares, let_go = split_shares([each.client for each in held], weights * len(held) if counted is None else counted)
     buffers = robust_buffers([each.buffers for each in held], weights, plain)
     return Aggregate(mean, shares, buffers, state or {}, let_go)
 
 
-def shares_of(clients: Sequence[int], counted: Numbers) -> tuple[Mapping[int, float], Mapping[int, float]]:
+def split_shares(clients: Sequence[int], counted: Float64s) -> tuple[Mapping[int, float], Mapping[int, float]]:
     """The share of each reply that counted, and what is let go of it."""
     shares = {client: float(min(1.0, max(0.0, share))) for client, share in zip(clients, counted, strict=True)}
-    let_go = {client: 1 - MOST_PUT_BACK - share for client, share in shares.items() if share < 1 - MOST_PUT_BACK}
+    let_go = {
+        client: 1 - MAX_RETURNED_SHARE - share for client, share in shares.items() if share < 1 - MAX_RETURNED_SHARE
+    }
     return shares, let_go
 
 

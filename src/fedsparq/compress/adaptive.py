@@ -77,9 +77,11 @@ class EqualSlope(Budgeted):
         return Compressed(best.payload, after)
 
     def allocate(self, measures: Sequence[Arrays], state: Arrays) -> tuple[list[Compressor], Arrays]:
-        plan = Curves.joined(measures).plan(*self.budget.aim(state))
-        parts = (replace(plan, edges=plan.edges[own], fine=plan.fine[own]) for own in layer_slices(measures))
-        return list(parts), self.budget.after(state, plan.lagrange)
+        plan = Curves.joined(measures).plan(*self.budget.target_bits(state))
+        parts = (
+            replace(plan, edges=plan.edges[own], is_uniform=plan.is_uniform[own]) for own in layer_slices(measures)
+        )
+        return list(parts), self.budget.next_state(state, plan.lagrange)
 
 
 @component
@@ -106,21 +108,21 @@ class StochasticLevels(Budgeted):
 
     def allocate(self, measures: Sequence[Arrays], state: Arrays) -> tuple[list[Compressor], Arrays]:
         steps = LayerSteps(Curves.joined(measures), self.deferred)
-        step, _ = steps.spending(*self.budget.aim(state))
+        step, _ = steps.spending(*self.budget.target_bits(state))
         chosen = steps.at(step)
         parts = (replace(chosen, steps=chosen.steps[own]) for own in layer_slices(measures))
-        return list(parts), self.budget.after(state, step)
+        return list(parts), self.budget.next_state(state, step)
 
 
 @dataclass(frozen=True)
-class Plan(Stateless):
+class LevelAllocation(Stateless):
     """For each layer the magnitudes its levels start at: none if it is not sent, the first if they are `step` apart.
 
     A compressor of these layers.
     """
 
     edges: list[Vector]
-    fine: list[bool]
+    is_uniform: list[bool]
     """Which layers have more levels than a table holds."""
     step: np.float32
     bits: float
@@ -143,11 +145,13 @@ class Plan(Stateless):
             return np.empty(0, np.uint32), Codebook(np.empty(0, np.float32), np.empty(0, np.int16))
         indices = at_least(c, np.array([0, c.size]), edges[:1])
         kept = c[indices]
-        return indices + np.uint32(offset), _in_steps(kept, self.step) if self.fine[index] else _in_levels(kept, edges)
+        return indices + np.uint32(offset), _in_steps(kept, self.step) if self.is_uniform[index] else _in_levels(
+            kept, edges
+        )
 
 
 @dataclass(frozen=True)
-class Steps(Stateless):
+class FixedSteps(Stateless):
     """The step of each layer. A compressor of these layers."""
 
     steps: Vector
@@ -184,7 +188,11 @@ class Steps(Stateless):
 def measure(c: Vector, layout: Layout) -> Arrays:
     """Return all that must be known of some layers to weigh them against others."""
     sizes = np.diff(layout.bounds)
-    curves, bases, peaks = np.empty((2, sizes.size, kernels.BINS)), np.empty(sizes.size, np.int64), np.empty(sizes.size)
+    curves, bases, peaks = (
+        np.empty((2, sizes.size, kernels.BINS)),
+        np.empty(sizes.size, np.int64),
+        np.empty(sizes.size),
+    )
     kernels.fill_curves(c, layout.bounds, _SAMPLE, curves, bases, peaks)
     return {"sizes": sizes, "curves": curves, "bases": bases, "peaks": peaks}
 
@@ -210,25 +218,25 @@ class Curves:
         axes = {"sizes": 0, "curves": 1, "bases": 0, "peaks": 0}
         return cls({name: np.concatenate([own[name] for own in measures], axis) for name, axis in axes.items()})
 
-    def plan(self, bits: float, lagrange: float) -> Plan:
+    def plan(self, bits: float, lagrange: float) -> LevelAllocation:
         """Return the plan that spends about `bits`; `lagrange` is a first guess at its multiplier, 0 for none."""
         levels = np.zeros(self.sizes.size, np.int64)
-        bins = np.zeros((self.sizes.size, kernels.MOST_LEVELS), np.int64)
+        bins = np.zeros((self.sizes.size, kernels.MAX_LEVELS), np.int64)
 
         def spent(log_lagrange: float) -> float:
-            return kernels.rate(self.curves, self.bases, self.sizes, np.exp(log_lagrange), levels, bins)
+            return kernels.total_bits(self.curves, self.bases, self.sizes, np.exp(log_lagrange), levels, bins)
 
         finest, coarsest = 2 * np.log(self.largest * _FINEST), 2 * np.log(self.largest)
         guess = np.log(lagrange) if lagrange else coarsest - 5
         log_lagrange, sends_all = bisect_decreasing(spent, bits, guess, finest, coarsest)
         spent(log_lagrange)
         lagrange = float(np.exp(log_lagrange))
-        total = kernels.thin(self.curves, self.bases, self.sizes, lagrange, bits, levels, bins)
+        total = kernels.raise_thresholds(self.curves, self.bases, self.sizes, lagrange, bits, levels, bins)
         starts = ((self.bases[:, None] + bins).astype(np.uint32) << kernels.BIN_SHIFT).view(np.float32)
-        counts = np.where(levels == kernels.FINE, 1, levels)
+        counts = np.where(levels == kernels.UNIFORM, 1, levels)
         edges = [start[:count] for start, count in zip(starts, counts, strict=True)]
         step = np.float32(min(kernels.STEP * np.sqrt(lagrange), LARGEST_FLOAT32))
-        return Plan(edges, (levels == kernels.FINE).tolist(), step, total, lagrange, sends_all)
+        return LevelAllocation(edges, (levels == kernels.UNIFORM).tolist(), step, total, lagrange, sends_all)
 
 
 class LayerSteps:
@@ -242,10 +250,10 @@ class LayerSteps:
         self._ratios = np.clip(relative, 1 / _LARGEST_RATIO, _LARGEST_RATIO) ** -_REFINEMENT
         self._finest = np.maximum(curves.peaks / _MOST_STEPS, _TINY)
 
-    def at(self, step: float) -> Steps:
+    def at(self, step: float) -> FixedSteps:
         """Return the layers' steps as they are sent, rounded up to the upper half of a float32."""
         raw = np.clip(step * self._ratios, self._finest, 2.0**127).astype(np.float32).view(np.uint32)
-        return Steps(((raw + np.uint32(0xFFFF)) & np.uint32(0xFFFF0000)).view(np.float32), self._deferred)
+        return FixedSteps(((raw + np.uint32(0xFFFF)) & np.uint32(0xFFFF0000)).view(np.float32), self._deferred)
 
     def bits(self, step: float) -> float:
         """Return the bits to expect."""
@@ -276,10 +284,10 @@ def _in_levels(kept: Vector, edges: Vector) -> Values:
     levels = np.maximum(np.searchsorted(edges, magnitudes, "right"), 1)
     counts = np.bincount(levels, minlength=edges.size + 1)[1:]
     sums = np.bincount(levels, magnitudes.astype(np.float64), edges.size + 1)[1:]
-    return Codebook(_shortened(sums / np.maximum(counts, 1)), np.where(kept < 0, -levels, levels).astype(np.int16))
+    return Codebook(_round_to_bf16(sums / np.maximum(counts, 1)), np.where(kept < 0, -levels, levels).astype(np.int16))
 
 
-def _shortened(table: NDArray[np.float64]) -> Vector:
+def _round_to_bf16(table: NDArray[np.float64]) -> Vector:
     """Rounded to the upper two bytes of float32, which is all that travels."""
     bits = table.astype(np.float32).view(np.uint32)
     return ((bits + np.uint32(0x8000)) & np.uint32(0xFFFF0000)).view(np.float32)

@@ -16,8 +16,8 @@ BIN_SHIFT = np.uint32(16)
 _MAGNITUDE = np.uint32(0x7FFFFFFF)
 _BLOCK = 64
 
-MOST_LEVELS = 63
-FINE = MOST_LEVELS + 1
+MAX_LEVELS = 63
+UNIFORM = MAX_LEVELS + 1
 """Instead of a number of levels: more than a table holds."""
 _HEADER_BITS, _DRAWN_HEADER_BITS = 8.0, 32.0
 _LEVEL_BITS = 16.0
@@ -90,7 +90,7 @@ def x_log_x(x: float) -> float:
 
 
 @jit
-def _weigh(count: Any, total: Any, base: int, size: int, bin: int, step: float, lagrange: float, bins: Any) -> Any:
+def _layer_gain(count: Any, total: Any, base: int, size: int, bin: int, step: float, lagrange: float, bins: Any) -> Any:
     """Send what lies in this bin or above, in levels a step apart: (worth, bits, number of levels).
 
     `bins` takes the bins where the levels start.
@@ -103,7 +103,7 @@ def _weigh(count: Any, total: Any, base: int, size: int, bin: int, step: float, 
     edge = edge_of(base + bin)
     while start < BINS and count[start] > 0:
         end = BINS
-        if levels < MOST_LEVELS:
+        if levels < MAX_LEVELS:
             edge += step
             end = min(max(bin_of(edge) - base, start + 1), BINS)
         inside = count[start] - (count[end] if end < BINS else 0.0)
@@ -111,13 +111,13 @@ def _weigh(count: Any, total: Any, base: int, size: int, bin: int, step: float, 
             mass = total[start] - (total[end] if end < BINS else 0.0)
             gain += mass * mass / inside
             bits += _LEVEL_BITS - x_log_x(inside)
-            if levels < MOST_LEVELS:
+            if levels < MAX_LEVELS:
                 bins[levels] = start
             levels += 1
         start = end
-    if levels > MOST_LEVELS:
+    if levels > MAX_LEVELS:
         gain, bits = fine_levels(count, total, base, bin, step, bits_of_indices)
-        levels = FINE
+        levels = UNIFORM
     return gain - lagrange * bits, bits, levels
 
 
@@ -141,7 +141,7 @@ def fine_levels(count: Any, total: Any, base: int, start: int, step: float, bits
 
 
 @jit
-def _choose(count: Any, total: Any, base: int, size: int, lagrange: float, bins: Any) -> Any:
+def _best_levels(count: Any, total: Any, base: int, size: int, lagrange: float, bins: Any) -> Any:
     """The best way to send a layer when a bit must gain `lagrange`: (bits, levels); `bins` takes where these start."""
     step = STEP * np.sqrt(lagrange)
     first = max(1, bin_of(np.sqrt(lagrange)) - base)
@@ -152,31 +152,31 @@ def _choose(count: Any, total: Any, base: int, size: int, lagrange: float, bins:
     stride, low, high = _COARSE, first, last
     while stride > 0:
         for bin in range(low, high + 1, stride):
-            worth, _, _ = _weigh(count, total, base, size, bin, step, lagrange, bins)
+            worth, _, _ = _layer_gain(count, total, base, size, bin, step, lagrange, bins)
             if worth > best:
                 best, best_bin = worth, bin
         if best_bin < 0:
             return _HEADER_BITS, 0
         stride //= 4
         low, high = max(first, best_bin - 3 * stride), min(last, best_bin + 3 * stride)
-    _, bits, levels = _weigh(count, total, base, size, best_bin, step, lagrange, bins)
+    _, bits, levels = _layer_gain(count, total, base, size, best_bin, step, lagrange, bins)
     return bits, levels
 
 
 @jit
-def rate(curves: Any, bases: Any, sizes: Any, lagrange: float, plans: Any, bins: Any) -> float:
+def total_bits(curves: Any, bases: Any, sizes: Any, lagrange: float, plans: Any, bins: Any) -> float:
     """The bits of all layers at one lagrange; `plans` takes each layer's number of levels, `bins` where they start."""
     bits = 0.0
     for layer in range(sizes.size):
         count, total = curves[0, layer], curves[1, layer]
-        spent, levels = _choose(count, total, bases[layer], sizes[layer], lagrange, bins[layer])
+        spent, levels = _best_levels(count, total, bases[layer], sizes[layer], lagrange, bins[layer])
         plans[layer] = levels
         bits += spent
     return bits
 
 
 @jit
-def thin(curves: Any, bases: Any, sizes: Any, lagrange: float, most: float, plans: Any, bins: Any) -> float:
+def raise_thresholds(curves: Any, bases: Any, sizes: Any, lagrange: float, most: float, plans: Any, bins: Any) -> float:
     """Start every layer's levels higher, all alike and as little as possible, until at most so many bits are spent.
 
     Between two neighbouring multipliers a layer may come in or go as a whole. This fills what lies between.
@@ -195,7 +195,7 @@ def thin(curves: Any, bases: Any, sizes: Any, lagrange: float, most: float, plan
                 plans[layer] = 0
             else:
                 size = sizes[layer]
-                _, spent, plans[layer] = _weigh(count, total, bases[layer], size, bin, step, lagrange, bins[layer])
+                _, spent, plans[layer] = _layer_gain(count, total, bases[layer], size, bin, step, lagrange, bins[layer])
                 bits += spent - _HEADER_BITS
         if bits <= most or raised == BINS:
             return bits

@@ -18,9 +18,9 @@ from fedsparq.payload import Codebook, Payload, Sparse
 Bits = Annotated[float, Field(gt=0, le=32)]
 """Bits a parameter."""
 
-_AIM = 0.978
-_ENOUGH = 0.956
-_TRIES = 16
+_TARGET_FILL = 0.978
+_MIN_FILL = 0.956
+_MAX_TRIES = 16
 _SMALL, _LARGE = 0.75, 1.03
 """What the wire makes of a bit of the model, before it was seen: where coding is by context, and where not."""
 
@@ -75,12 +75,12 @@ class ByteBudget:
         state = {"efficiency": np.zeros(1), "lagrange": np.zeros(1), "rounds": np.zeros(1)}
         return {"bytes": np.array([int(self.bits * size / 8)]), **state}
 
-    def aim(self, state: Arrays, small: bool = False) -> tuple[float, float]:
+    def target_bits(self, state: Arrays, small: bool = False) -> tuple[float, float]:
         """The bits of the model to spend, and a guess at their `lagrange`."""
         expected = float(state["efficiency"][0]) or (_SMALL if small else _LARGE)
-        return _AIM * 8 * int(state["bytes"][0]) / expected, float(state["lagrange"][0])
+        return _TARGET_FILL * 8 * int(state["bytes"][0]) / expected, float(state["lagrange"][0])
 
-    def after(self, state: Arrays, lagrange: float, efficiency: float | None = None) -> Arrays:
+    def next_state(self, state: Arrays, lagrange: float, efficiency: float | None = None) -> Arrays:
         """The state after a message; `efficiency` is what is now known of the wire, None for nothing new."""
         after = {"lagrange": lagrange, "rounds": state["rounds"][0] + 1.0}
         after |= {} if efficiency is None else {"efficiency": efficiency}
@@ -105,12 +105,12 @@ class ByteBudget:
         measured in rounds 0, 1, 2, 4, 8 and so on, a large one's, whose coding holds no surprise, never.
         """
         small, most, rounds = layout.size <= self.context_limit, int(state["bytes"][0]), int(state["rounds"][0])
-        candidate, efficiency = make(*self.aim(state, small)), None
+        candidate, efficiency = make(*self.target_bits(state, small)), None
         if self.budget or (small and rounds & (rounds - 1) == 0):
             expected = float(state["efficiency"][0]) or (_SMALL if small else _LARGE)
             candidate, seen = self._fit(layout, most, candidate, make)
             efficiency = seen if rounds == 0 else self.beta * expected + (1 - self.beta) * seen
-        return candidate, self.after(state, candidate.lagrange, efficiency)
+        return candidate, self.next_state(state, candidate.lagrange, efficiency)
 
     def _fit(
         self, layout: Layout, available: int, candidate: Candidate, make: MakeCandidate
@@ -118,17 +118,17 @@ class ByteBudget:
         """Return the best of several candidates that fits, with its message, and what the wire made of a bit of it."""
         best, seen = Candidate(_nothing(layout), 0.0, 0.0, False), 1.0
         bits, least, most, push = candidate.bits, 0.0, math.inf, 1.0
-        for _ in range(_TRIES):
+        for _ in range(_MAX_TRIES):
             message = self.encode(candidate.payload)
             size = len(message)
             if size <= available:
                 best = replace(candidate, payload=candidate.payload.with_message(message))
                 seen, least = 8 * size / max(candidate.bits, 1.0), bits
-                if size >= _ENOUGH * available or candidate.sends_all:
+                if size >= _MIN_FILL * available or candidate.sends_all:
                     break
             else:
                 most = bits
-            bits *= (_AIM * available / size) ** push
+            bits *= (_TARGET_FILL * available / size) ** push
             push = min(1.5 * push, 4.0)
             if not least < bits < most:
                 bits = math.sqrt(least * most) if least else most / 2

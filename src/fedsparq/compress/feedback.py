@@ -36,7 +36,7 @@ Step = tuple[Payload, State]
 
 
 @component
-class Deferred:
+class DeferredFeedback:
     """What the compressor itself left for later; the rest is unbiased, and not returned if it is lost."""
 
     traits: ClassVar[FeedbackTraits] = FeedbackTraits(is_layerwise=True)
@@ -54,7 +54,7 @@ class Deferred:
 
 
 @component
-class KeptOnly(Deferred):
+class RoundingErrorFeedback(DeferredFeedback):
     """The rounding errors of what was sent; what was not sent is forgotten."""
 
     def compress(self, update: Vector, state: State, compressor: AnyCompressor, rng: Generator) -> Step:
@@ -65,7 +65,7 @@ class KeptOnly(Deferred):
 
 
 @component
-class Off(Stateless):
+class NoFeedback(Stateless):
     """Nothing."""
 
     traits: ClassVar[FeedbackTraits] = FeedbackTraits(is_layerwise=True)
@@ -79,7 +79,7 @@ class Off(Stateless):
 
 
 @component
-class Full:
+class ErrorFeedback:
     """Error feedback (Seide 2014): all that was not sent, and all that was sent but did not count."""
 
     traits: ClassVar[FeedbackTraits] = FeedbackTraits(conserves_mass=True, is_layerwise=True)
@@ -96,7 +96,7 @@ class Full:
 
 
 @component
-class Scaled(Full):
+class ScaledErrorFeedback(ErrorFeedback):
     """Error feedback with a residual that never outweighs the update: b = min(1, kappa |update| / |residual|) of it is
     added, and the rest waits. Our reading of "adaptive residual scaling"; the paper that it is cited for could not be
     had.
@@ -116,7 +116,7 @@ class Scaled(Full):
 
 
 @component
-class MomentumCorrected(Full):
+class MomentumCorrected(ErrorFeedback):
     """Deep gradient compression (Lin 2018): error feedback for the update's velocity, which stands in its place.
 
     The velocity is cleared where something was sent (momentum factor masking). An update longer than `clip_norm` is
@@ -203,11 +203,11 @@ class ErrorControlled:
 
 
 FEEDBACK: Mapping[str, Feedback] = {
-    "full": Full(),
-    "scaled": Scaled(),
-    "kept-only": KeptOnly(),
-    "deferred": Deferred(),
-    "off": Off(),
+    "full": ErrorFeedback(),
+    "scaled": ScaledErrorFeedback(),
+    "kept-only": RoundingErrorFeedback(),
+    "deferred": DeferredFeedback(),
+    "off": NoFeedback(),
 }
 
 

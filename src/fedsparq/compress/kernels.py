@@ -115,7 +115,7 @@ def take_halves(c: Any, indices: Any, stochastic: bool, seed: Any, halves: Any) 
 
 
 @jit
-def largest_threshold(c: Any, count: int) -> Any:
+def kth_magnitude(c: Any, count: int) -> Any:
     """The magnitude of the count-th largest of |c| (count >= 1), by counting its upper and then its lower bits."""
     bits = c.view(np.uint32)
     histogram = np.zeros(1 << 16, np.int64)

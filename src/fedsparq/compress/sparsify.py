@@ -217,7 +217,7 @@ def largest(c: Vector, fraction: float) -> Indices:
     count = kept_count(fraction, c.size)
     if count == 0:
         return np.empty(0, np.uint32)
-    limit = kernels.largest_threshold(c, count)
+    limit = kernels.kth_magnitude(c, count)
     indices = at_least(c, np.array([0, c.size]), np.array([limit]))
     if indices.size > count:
         ties = np.flatnonzero(np.abs(c[indices]) == limit)

@@ -137,7 +137,7 @@ class MessageReader:
 
     def payloads(self, threads: int | None = None) -> Iterator[tuple[Piece, Payload]]:
         """Return the pieces in order, each checked; WireError, at the latest at the end, for a damaged message."""
-        return threading.in_order(_decoded, self.blobs(), threading.count_of(threads))
+        return threading.imap(_decoded, self.blobs(), threading.resolve_threads(threads))
 
     def blobs(self) -> Iterator[tuple[Piece, bytes]]:
         """Return the pieces as FSQ1 messages, not decoded."""

@@ -95,7 +95,7 @@ def apply(
         readers = [stack.enter_context(opened(Path(path))) for path in messages]
         _check(old, readers, messages)
         file = stack.enter_context(replacing(Path(out)))
-        _write(old, readers, shares, file, threading.count_of(threads))
+        _write(old, readers, shares, file, threading.resolve_threads(threads))
 
 
 def _check(model: SafetensorsFile, readers: Sequence[MessageReader], messages: Sequence[Path | str]) -> None:

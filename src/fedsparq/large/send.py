@@ -77,7 +77,7 @@ def compress(
                 f"fedsparq restore {message} --residual {residual}"
             )
         record = _next_record(old, source.shapes, chosen, message, group, cut)
-        return _Round(source, old, record, chosen, threading.count_of(threads)).make(message)
+        return _Round(source, old, record, chosen, threading.resolve_threads(threads)).make(message)
 
 
 def restore(message: Path | str, residual: Path | str, *, method: str | None = None) -> int:
@@ -131,7 +131,7 @@ class _Round:
 
     def make(self, path: Path) -> Sent:
         if self._work.needs_first_pass:
-            given = threading.in_order(lambda piece: self._work.measure(*piece), self._given(), self._threads)
+            given = threading.imap(lambda piece: self._work.measure(*piece), self._given(), self._threads)
             self._work.allocate(list(given))
         scratch = scratch_of(path, self._record)
         keeps = self._source.shapes if self._work.keeps_residual else {}
@@ -162,7 +162,7 @@ class _Round:
         new.begin(self._record, state_bytes)
         self._states: list[Arrays] = []
         kept = 0
-        for before, done, blob in threading.in_order(self._piece, self._given(), self._threads):
+        for before, done, blob in threading.imap(self._piece, self._given(), self._threads):
             if before is not None:
                 self._old.passed(before)
             if done.residual is not None:

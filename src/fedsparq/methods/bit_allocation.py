@@ -28,7 +28,7 @@ from fedsparq.payload.kernels import uniform
 from fedsparq.payload.values import LARGEST_FLOAT32
 from fedsparq.protocols import Compressed, CompressorTraits, Stateless
 
-Classes = NDArray[np.uint8]
+BitClasses = NDArray[np.uint8]
 """How many times each coordinate was given bits."""
 Solver = Literal["greedy", "anneal"]
 WIDTHS = (0, 2, 4, 8)
@@ -40,7 +40,7 @@ _SWEEPS = 20
 
 @component
 class JointSQ(Stateless):
-    """0, 2, 4 or 8 bits a coordinate, given by falling gain x^2 (1 - 4^-bits) until `ratio` of 32 bits are spent.
+    """0, 2, 4 or 8 bits a coordinate, given by decreasing gain x^2 (1 - 4^-bits) until `ratio` of 32 bits are used.
 
     What gets b bits goes to one of 2^(b - 1) levels of its class's largest magnitude, at random, unbiased. The budget
     is for these bits alone; which coordinate has how many is told beside them, and charged.
@@ -56,7 +56,7 @@ class JointSQ(Stateless):
         edges = [math.sqrt(gains[0] / gain) for gain in gains]
         for tensor in layout.parameters:
             c = update[tensor.span]
-            classes = allot(c, math.ceil(32 * self.ratio * tensor.size), edges, costs)
+            classes = allocate_bits(c, math.ceil(32 * self.ratio * tensor.size), edges, costs)
             layers.append(class_levels(c, classes, [2 ** (bits - 1) for bits in WIDTHS[1:]], tensor.offset, seed))
         return Compressed(assemble(layout, layers), state)
 
@@ -92,11 +92,11 @@ class FineGrained(Stateless):
             layers.append(class_levels(c, classes, [4**e for e in range(1, _WIDEST + 1)], tensor.offset, seed))
         return Compressed(assemble(layout, layers), state)
 
-    def classes(self, layer: Vector, seed: int) -> Classes:
+    def classes(self, layer: Vector, seed: int) -> BitClasses:
         """Half the width of each coordinate."""
         pairs = min(math.ceil(32 * self.ratio * layer.size) // 2, _WIDEST * layer.size)
         if self.solver == "greedy":
-            return allot(layer, 2 * pairs, [4.0**e for e in range(_WIDEST)], [2] * _WIDEST)
+            return allocate_bits(layer, 2 * pairs, [4.0**e for e in range(_WIDEST)], [2] * _WIDEST)
         dealt = np.full(layer.size, pairs // max(layer.size, 1), np.uint8)
         dealt[: pairs - int(dealt.sum())] += 1
         anneal(layer, dealt, _SWEEPS, np.uint64(seed))
@@ -114,20 +114,20 @@ def fedfq(ratio: Fraction = 0.032, solver: Solver = "greedy") -> Method:
     return Method(FineGrained(ratio, solver), aggregator=Mean("examples"))
 
 
-def allot(layer: Vector, budget: int, edges: Sequence[float], costs: Sequence[int]) -> Classes:
+def allocate_bits(layer: Vector, budget: int, edges: Sequence[float], costs: Sequence[int]) -> BitClasses:
     """Which class each coordinate is in: class e costs costs[e - 1] bits more than the one below, and begins where
     magnitudes reach edges[e - 1] times the least threshold that the budget allows. Among equals the first ones."""
     classes = np.zeros(layer.size, np.uint8)
     edge, cost = np.array(edges, np.float64), np.array(costs, np.int64)
     magnitudes = range(1, int(np.abs(layer).max(initial=0).view(np.uint32)) + 1)
-    at = bisect_left(magnitudes, True, key=lambda bits: spent(layer, _number(bits), edge, cost) <= budget)
-    left = budget - spent(layer, _number(at + 1), edge, cost)
-    give(layer, _number(at + 1), _number(at), left, edge, cost, classes)
+    at = bisect_left(magnitudes, True, key=lambda bits: bits_used(layer, _magnitude(bits), edge, cost) <= budget)
+    left = budget - bits_used(layer, _magnitude(at + 1), edge, cost)
+    assign_classes(layer, _magnitude(at + 1), _magnitude(at), left, edge, cost, classes)
     return classes
 
 
 def class_levels(
-    layer: Vector, classes: Classes, counts: Sequence[int], offset: int, seed: int
+    layer: Vector, classes: BitClasses, counts: Sequence[int], offset: int, seed: int
 ) -> tuple[Indices, Values]:
     """What is sent of a layer: the coordinates of each class e > 0 at random on one of the two beside them of
     counts[e - 1] levels, equal steps up to the largest magnitude of the class."""
@@ -151,12 +151,12 @@ def class_levels(
     return indices + np.uint32(offset), ClassLevels(np.array(steps, np.float32), tuple(tops), signed[indices])
 
 
-def _number(bits: int) -> float:
+def _magnitude(bits: int) -> float:
     return float(np.uint32(bits).view(np.float32))
 
 
 @jit
-def spent(layer: Any, threshold: float, edges: Any, costs: Any) -> int:
+def bits_used(layer: Any, threshold: float, edges: Any, costs: Any) -> int:
     """How many bits a threshold gives away."""
     total = 0
     for i in range(layer.size):
@@ -169,7 +169,7 @@ def spent(layer: Any, threshold: float, edges: Any, costs: Any) -> int:
 
 
 @jit
-def give(layer: Any, threshold: float, below: float, left: int, edges: Any, costs: Any, classes: Any) -> None:
+def assign_classes(layer: Any, threshold: float, below: float, left: int, edges: Any, costs: Any, classes: Any) -> None:
     """Bits by a threshold, and what is left by the next lower one, as far as it goes."""
     for i in range(layer.size):
         magnitude = np.float64(abs(layer[i]))

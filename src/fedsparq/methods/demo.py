@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedsparq.compress.feedback import Full
+from fedsparq.compress.feedback import ErrorFeedback
 from fedsparq.layout import Arrays, Layout, Vector
 from fedsparq.method import Method
 from fedsparq.methods.registry import register
@@ -41,7 +41,7 @@ class LargestCosines(Stateless):
 
 
 @component
-class DecoupledMomentum(Full):
+class DecoupledMomentum(ErrorFeedback):
     """The update joins a momentum, and what is sent of it is subtracted: error feedback whose residual fades."""
 
     momentum: Decay = 0.999

@@ -14,7 +14,7 @@ from fedsparq.method import Method
 from fedsparq.methods.registry import register
 from fedsparq.options import Decay, Fraction, component
 from fedsparq.payload import Dense, Float32Values, Payload, Sketch, Values
-from fedsparq.payload.sketch import MOST_ROWS, sketch, sketch_columns
+from fedsparq.payload.sketch import MAX_ROWS, sketch, sketch_columns
 from fedsparq.protocols import Aggregate, AggregatorTraits, Compressed, CompressorTraits, Stateless, Update
 
 
@@ -24,7 +24,7 @@ def _odd(rows: int) -> int:
     return rows
 
 
-Rows = Annotated[int, Field(ge=1, le=MOST_ROWS), AfterValidator(_odd)]
+Rows = Annotated[int, Field(ge=1, le=MAX_ROWS), AfterValidator(_odd)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 
 

@@ -36,7 +36,7 @@ Recipe = Callable[..., Method]
 
 R = TypeVar("R", bound=Recipe)
 
-GROUP = "fedsparq.methods"
+ENTRY_POINT_GROUP = "fedsparq.methods"
 """The entry point group under which installed packages offer recipes."""
 
 METHODS: dict[str, Recipe] = {}
@@ -64,12 +64,12 @@ OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
 SPELLINGS = {"random-k": "random-10", "top-k": "top-10"}
 """Other names that callers may use; messages, states, labels and folders keep the registered ones."""
 
-Suited = Callable[[Mapping[str, Any], float], Mapping[str, Any]]
+FederationDefaults = Callable[[Mapping[str, Any], float], Mapping[str, Any]]
 """Of all options, and of the fraction of the clients that takes part in a round: those that suit such a federation, the
 same ones each time."""
 
-_USUAL_IN_BROADCASTS: dict[str, Mapping[str, Any]] = {}
-_USUAL_IN_FEDERATIONS: dict[str, Suited] = {}
+_DOWNLINK_DEFAULTS: dict[str, Mapping[str, Any]] = {}
+_FEDERATION_DEFAULTS: dict[str, FederationDefaults] = {}
 
 
 def register(
@@ -77,7 +77,7 @@ def register(
     *,
     version: int | str | None = None,
     in_broadcasts: Mapping[str, Any] | None = None,
-    in_federations: Suited | None = None,
+    in_federations: FederationDefaults | None = None,
 ) -> Callable[[R], R]:
     """Give a recipe a name: ``@fedsparq.register("every-tenth")``.
 
@@ -95,14 +95,14 @@ def register(
         if version is not None:
             recipe.version = str(version)  # type: ignore[attr-defined]
         METHODS[name] = recipe
-        _USUAL_IN_BROADCASTS[name] = in_broadcasts or {}
-        _USUAL_IN_FEDERATIONS[name] = in_federations or _as_ever
+        _DOWNLINK_DEFAULTS[name] = in_broadcasts or {}
+        _FEDERATION_DEFAULTS[name] = in_federations or _no_overrides
         return recipe
 
     return enter
 
 
-def _as_ever(options: Mapping[str, Any], fraction: float) -> Mapping[str, Any]:
+def _no_overrides(options: Mapping[str, Any], fraction: float) -> Mapping[str, Any]:
     return {}
 
 
@@ -117,19 +117,19 @@ def federated_method(name: str, fraction: float, /, **options: Any) -> Method:
     method's own aggregator and optimizer."""
     name = SPELLINGS.get(name, name)
     recipe = find_recipe(name)
-    usual = _USUAL_IN_FEDERATIONS.get(name, _as_ever)(validate_options(name, recipe, options), fraction)
+    usual = _FEDERATION_DEFAULTS.get(name, _no_overrides)(validate_options(name, recipe, options), fraction)
     return _make(name, recipe, {**usual, **options}, usual)
 
 
 def left_to_federations(chosen: Method) -> frozenset[str]:
     """Return the options that `federated_method` sets if they are not given."""
-    return frozenset(_USUAL_IN_FEDERATIONS.get(chosen.name, _as_ever)(chosen.options, 1.0))
+    return frozenset(_FEDERATION_DEFAULTS.get(chosen.name, _no_overrides)(chosen.options, 1.0))
 
 
 def broadcast_method(name: str, /, **options: Any) -> Method:
     """Build a method by its name, for changes to a model that clients hold."""
     name = SPELLINGS.get(name, name)
-    usual = _USUAL_IN_BROADCASTS.get(name, {})
+    usual = _DOWNLINK_DEFAULTS.get(name, {})
     chosen = _make(name, find_recipe(name), {**usual, **options}, usual)
     check_broadcast(chosen)
     return chosen
@@ -216,7 +216,7 @@ def known_methods() -> dict[str, Recipe]:
 
 
 def _installed() -> Mapping[str, Any]:
-    return {point.name: point for point in entry_points(group=GROUP)}
+    return {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
 
 
 @cache
@@ -241,7 +241,7 @@ def _make(name: str, recipe: Recipe, options: Mapping[str, Any], usual: Mapping[
     if not isinstance(made, Method):
         raise OptionError(f"method {name!r} gave a {type(made).__name__}; it must return a fedsparq.Method")
     for key, value in every.items():
-        if not _survives_json(value):
+        if not _is_json_serializable(value):
             raise OptionError(
                 f"{key}={value!r} of method {name!r} cannot be told to other machines; an option is a number, a word, "
                 "true or false, None, or a list of these"
@@ -253,7 +253,7 @@ def _make(name: str, recipe: Recipe, options: Mapping[str, Any], usual: Mapping[
     return made.named(Identity(name, version, every, " ".join([name, *unusual])))
 
 
-def _survives_json(value: object) -> bool:
+def _is_json_serializable(value: object) -> bool:
     try:
         return bool(json.loads(json.dumps(value, allow_nan=False)) == value)
     except (TypeError, ValueError):

@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import Field
 
 from fedsparq.aggregate import ShiftedMean
-from fedsparq.compress.feedback import ErrorControlled, Scaled, Shifted
+from fedsparq.compress.feedback import ErrorControlled, ScaledErrorFeedback, Shifted
 from fedsparq.compress.levels import LevelCount
 from fedsparq.compress.sparsify import Float16, Largest, SelectAndQuantize, kept_count
 from fedsparq.layout import Arrays, Layout, Vector
@@ -48,7 +48,7 @@ def scaled_feedback(fraction: Fraction = 0.01, kappa: Positive = 1.0) -> Method:
         fraction: of the coordinates that is sent.
         kappa: of the update's norm, which the residual that is added may have.
     """
-    return Method(_largest(fraction), feedback=Scaled(kappa))
+    return Method(_largest(fraction), feedback=ScaledErrorFeedback(kappa))
 
 
 @register("sa-pef", version=1)

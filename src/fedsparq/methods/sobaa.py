@@ -14,7 +14,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from fedsparq.aggregate.buffers import BufferMean
-from fedsparq.aggregate.rounds import CollectedRound
+from fedsparq.aggregate.rounds import BufferedRound
 from fedsparq.compress.sparsify import kept_count
 from fedsparq.layout import Arrays, Layout, Vector
 from fedsparq.method import Method
@@ -75,8 +75,8 @@ class OverTheAir:
     def init(self, layout: Layout) -> Arrays:
         return {"round": np.zeros(1, np.int64)}
 
-    def open(self, layout: Layout, state: Arrays) -> CollectedRound[Update]:
-        return CollectedRound(self._aggregate, layout, state, lambda update: update)
+    def open(self, layout: Layout, state: Arrays) -> BufferedRound[Update]:
+        return BufferedRound(self._aggregate, layout, state, lambda update: update)
 
     def is_heard(self, number: int, client: int) -> bool:
         """Whether a client's channel is good enough in a round."""

@@ -14,9 +14,9 @@ from fedsparq.errors import WireError
 from fedsparq.layout import Tensor, Vector
 from fedsparq.payload.low_rank import matrix_shape
 from fedsparq.payload.streams import Reader, Writer
-from fedsparq.payload.values import LARGEST_FLOAT32, WholeLayer, built_in
+from fedsparq.payload.values import LARGEST_FLOAT32, WholeLayer, register_builtin
 
-LONGEST_SIDE = 64
+MAX_SIDE = 64
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Blocks:
         return cosines(self.height).T @ coefficients @ cosines(self.width)
 
 
-@built_in
+@register_builtin
 @dataclass(frozen=True)
 class CosineBlocks(WholeLayer):
     """Every coordinate of a layer, from the same number of coefficients of each of its blocks."""
@@ -128,4 +128,4 @@ def cosines(size: int) -> NDArray[np.float64]:
 
 @cache
 def _divisor(side: int) -> int:
-    return next((size for size in range(min(side, LONGEST_SIDE), 0, -1) if side % size == 0), 1)
+    return next((size for size in range(min(side, MAX_SIDE), 0, -1) if side % size == 0), 1)

@@ -15,7 +15,7 @@ from fedsparq.errors import WireError
 from fedsparq.layout import MAX_SIZE, Tensor, Vector
 from fedsparq.payload import kernels
 from fedsparq.payload.streams import Reader, Writer
-from fedsparq.payload.values import LARGEST_FLOAT32, CachedValues, LazyIndices, Values, built_in
+from fedsparq.payload.values import LARGEST_FLOAT32, CachedValues, LazyIndices, Values, register_builtin
 
 MAX_LEVEL = 32767
 _MAX_CLASSES = 8
@@ -115,7 +115,7 @@ class ScaledLevels(Levels):
     def read_header(cls, reader: Reader, code: int, tensor: Tensor, short: bool = False) -> LevelsHeader: ...
 
 
-@built_in
+@register_builtin
 @dataclass(frozen=True)
 class UniformLevels(ScaledLevels):
     """Whole multiples of one step: value = step * level, level from -32767 to 32767 but never 0."""
@@ -161,7 +161,7 @@ class UniformLevels(ScaledLevels):
         return cls(header.scale[0] if header.top else np.float32(0), data.astype(np.int16, copy=False))
 
 
-@built_in
+@register_builtin
 @dataclass(frozen=True)
 class ClassLevels(ScaledLevels):
     """A class and a whole multiple of its step, counted through: levels 1 to tops[0] are multiples of steps[0], the
@@ -213,7 +213,7 @@ class ClassLevels(ScaledLevels):
         return cls(header.scale, header.tops, data.astype(np.int16, copy=False))
 
 
-@built_in
+@register_builtin
 @dataclass(frozen=True)
 class Codebook(ScaledLevels):
     """A sign and one of up to 63 magnitudes: value = ± table[abs(level) - 1]. Its code holds the size of the table."""
@@ -251,7 +251,7 @@ class Codebook(ScaledLevels):
         return cls(header.scale, data.astype(np.int16, copy=False))
 
 
-@built_in
+@register_builtin
 @dataclass(frozen=True)
 class BucketLevels(Levels):
     """Whole multiples of the step of a bucket, which is so many coordinates of the layer in a row."""

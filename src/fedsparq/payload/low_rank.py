@@ -14,7 +14,7 @@ from fedsparq.compiled import jit
 from fedsparq.errors import WireError
 from fedsparq.layout import Tensor, Vector
 from fedsparq.payload.streams import Reader, Writer
-from fedsparq.payload.values import LARGEST_FLOAT32, WholeLayer, built_in
+from fedsparq.payload.values import LARGEST_FLOAT32, WholeLayer, register_builtin
 
 Factor = NDArray[np.float32]
 """A matrix of as many columns as the rank."""
@@ -22,7 +22,7 @@ Factor = NDArray[np.float32]
 MAX_RANK = 128
 
 
-@built_in
+@register_builtin
 @dataclass(frozen=True)
 class LowRank(WholeLayer):
     """Every coordinate of a layer, as left x right^T: a row of the layer for each index of its first dimension."""

@@ -16,7 +16,7 @@ from fedsparq.payload import kernels
 from fedsparq.payload.floats import Float32Values
 from fedsparq.payload.selection import Dense, Indices, Selection, Sparse
 from fedsparq.payload.values import LARGEST_FLOAT32, Values
-from fedsparq.threads import count_of, in_order
+from fedsparq.threads import imap, resolve_threads
 
 Part = tuple[Values, Vector, Indices | None]
 """Values, and where they belong in a vector: at indices, or in all of it (None)."""
@@ -124,10 +124,10 @@ class Payload:
         if not abs(weight) <= LARGEST_FLOAT32:
             raise UpdateError(f"the weight {weight} is not a finite float32")
         share = np.float32(weight)
-        for _ in in_order(
+        for _ in imap(
             lambda part: part[0].add_to(part[1], part[2], share),
             self._parts(accumulator),
-            count_of(threads, self.layout.size),
+            resolve_threads(threads, self.layout.size),
         ):
             pass
 

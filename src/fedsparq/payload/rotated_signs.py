@@ -14,15 +14,15 @@ from fedsparq.layout import Tensor, Vector
 from fedsparq.payload.kernels import random_bits
 from fedsparq.payload.levels import read_scale, write_scale
 from fedsparq.payload.streams import Reader, Writer
-from fedsparq.payload.values import CachedValues, LazyIndices, built_in
+from fedsparq.payload.values import CachedValues, LazyIndices, register_builtin
 
-LONGEST_BLOCK = 1 << 15
+MAX_BLOCK = 1 << 15
 """The most coordinates that are rotated together: they fit a CPU's cache."""
 
-_SHORTEST_BLOCK = 64
+_MIN_BLOCK = 64
 
 
-@built_in
+@register_builtin
 @dataclass(frozen=True)
 class RotatedSigns(CachedValues):
     """Every coordinate of a layer, as the signs of the layer in randomly rotated blocks with a scale each."""
@@ -67,7 +67,7 @@ class RotatedSigns(CachedValues):
     @classmethod
     def read_header(cls, reader: Reader, code: int, tensor: Tensor) -> tuple[int, Vector]:
         seed = reader.number(8)
-        return seed, read_scale(reader, len(rotation_blocks(tensor.size)), LONGEST_BLOCK, tensor)
+        return seed, read_scale(reader, len(rotation_blocks(tensor.size)), MAX_BLOCK, tensor)
 
     @classmethod
     def read(cls, reader: Reader, header: tuple[int, Vector], count: int, tensor: Tensor) -> NDArray[Any]:
@@ -86,8 +86,8 @@ def rotation_blocks(size: int) -> list[tuple[int, int, int]]:
     blocks, start = [], 0
     while start < size:
         left = size - start
-        taken = min(LONGEST_BLOCK, 1 << (left.bit_length() - 1)) if left >= _SHORTEST_BLOCK else left
-        padded = taken if left >= _SHORTEST_BLOCK else max(8, 1 << (left - 1).bit_length())
+        taken = min(MAX_BLOCK, 1 << (left.bit_length() - 1)) if left >= _MIN_BLOCK else left
+        padded = taken if left >= _MIN_BLOCK else max(8, 1 << (left - 1).bit_length())
         blocks.append((start, taken, padded))
         start += taken
     return blocks

@@ -23,7 +23,7 @@ ZSTD_VERSION = zstd.zstd_version_info
 
 _BYTES = tuple(bytes((value,)) for value in range(256))
 
-TINY = 24
+MIN_ZSTD_INPUT = 24
 """Below this many bytes a zstd frame cannot win: it has 9 of its own."""
 
 COMPRESSION: dict[int, int] = {
@@ -35,7 +35,7 @@ COMPRESSION: dict[int, int] = {
 }
 """Nearly Huffman coding alone: on these bytes both smaller and faster than zstd's own levels."""
 
-MOST_WINDOW = 1 << 22
+MAX_WINDOW = 1 << 22
 """No frame of ours holds more than 4 MiB, so none may ask for a larger window. We look ourselves: to tell zstd takes
 longer than to read a short frame."""
 
@@ -69,7 +69,7 @@ class Writer:
 
     def compress(self, data: Bytes) -> bytes | None:
         """The zstd frame of these bytes if it is smaller than they are."""
-        if data.size < TINY:
+        if data.size < MIN_ZSTD_INPUT:
             return None
         frame = _frame(data)
         return frame if len(frame) < data.size else None
@@ -172,7 +172,7 @@ class Reader:
         if length == 0:
             return self.take(raw_size), True
         frame = self.raw(length)
-        if _window(frame) > MOST_WINDOW:
+        if _window(frame) > MAX_WINDOW:
             raise WireError("a zstd frame asks for more memory than any of FSQ1's needs")
         try:
             unpacker = zstd.ZstdDecompressor()

@@ -23,7 +23,7 @@ LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 _CODEBOOK = 3
 _CODES = (0, 1, 2, _CODEBOOK, 6, 10, 14, 18, 22, 26)
 """Those of FSQ1 itself, as FORMAT.md lists them; that of a codebook also holds the size of its table."""
-_FREE = range(64, 255)
+_USER_CODES = range(64, 255)
 
 
 class Values(ABC):
@@ -139,14 +139,14 @@ def register_values(kind: Kind) -> Kind:
     if kind.__abstractmethods__:
         raise OptionError(f"{kind.__name__} does not say how to {', '.join(sorted(kind.__abstractmethods__))}")
     code = getattr(kind, "code", None)
-    if not isinstance(code, int) or code not in _FREE or code & 3 == _CODEBOOK:
+    if not isinstance(code, int) or code not in _USER_CODES or code & 3 == _CODEBOOK:
         raise OptionError(
             f"{kind.__name__} has code {code}; other kinds than FSQ1's have one from 64 to 254 with code & 3 != 3"
         )
-    return built_in(kind)
+    return register_builtin(kind)
 
 
-def built_in(kind: Kind) -> Kind:
+def register_builtin(kind: Kind) -> Kind:
     """`register_values` for the kinds of FSQ1 itself."""
     taken = _kinds.get(kind.code, kind)
     if (taken.__module__, taken.__qualname__) != (kind.__module__, kind.__qualname__):
@@ -162,7 +162,7 @@ def check_complete() -> None:
         raise ImportError(f"no kind of value is registered for FSQ1's codes {missing}")
 
 
-def kind_of(code: int, layer: str) -> type[Values]:
+def value_kind(code: int, layer: str) -> type[Values]:
     """The kind of value whose header starts with this byte."""
     kind = _kinds.get(_CODEBOOK if code & 3 == _CODEBOOK else code)
     if kind is None:

@@ -12,8 +12,8 @@ import numpy as np
 from fedsparq.errors import WireError
 from fedsparq.layout import Layout, Tensor
 from fedsparq.payload import Dense, Indices, Payload, Reader, Seeded, Selection, Sparse, Values, Writer
-from fedsparq.payload.values import kind_of
-from fedsparq.threads import in_order
+from fedsparq.payload.values import value_kind
+from fedsparq.threads import imap
 from fedsparq.wire.index import ALL, CODINGS, SEEDED, IndexBuffer, read_index, write_index
 
 CHUNK = 1 << 20
@@ -54,7 +54,7 @@ def write_layers(writer: Writer, payload: Payload, threads: int = 1) -> None:
             raise WireError(
                 f"layer {tensor.name!r}: the payload has {len(values):,} values for {done - first:,} indices"
             )
-    for written in in_order(_written, steps, threads):
+    for written in imap(_written, steps, threads):
         writer.add(written)
 
 
@@ -84,7 +84,7 @@ def read_layers(reader: Reader, layout: Layout, seeded: Seeded | None, parts: li
     for tensor in layout.parameters:
         at, first, before = reader.at, len(indices), sent
         code = reader.byte()
-        kind = kind_of(code, tensor.name)
+        kind = value_kind(code, tensor.name)
         header = kind.read_header(reader, code, tensor)
         if parts is not None:
             parts.append(Part(tensor.name, value_bytes=reader.at - at))

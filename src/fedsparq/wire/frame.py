@@ -12,7 +12,7 @@ from fedsparq.errors import WireError
 from fedsparq.layout import Buffers, Layout
 from fedsparq.payload import Payload, Reader, Seeded, Writer
 from fedsparq.payload.levels import ScaledLevels
-from fedsparq.threads import count_of
+from fedsparq.threads import resolve_threads
 from fedsparq.wire.chunks import Part, read_layers, write_layers
 from fedsparq.wire.context import context_levels, read_levels, write_levels
 
@@ -41,7 +41,7 @@ def decode(blob: bytes | bytearray | memoryview, layout: Layout) -> Payload:
 
 def read(blob: bytes | bytearray | memoryview, layout: Layout, parts: list[Part] | None = None) -> Payload:
     """`decode`; what each byte was for is added to `parts`, where somebody wants to know."""
-    message, digest = opened(blob)
+    message, digest = check_frame(blob)
     if digest != layout.digest:
         raise WireError(
             f"the message is for a model with digest {digest:016x}, this one has {layout.digest:016x}: "
@@ -78,13 +78,13 @@ def _write(payload: Payload, levels: tuple[ScaledLevels, ...] = (), threads: int
     if levels:
         write_levels(writer, payload, levels, short)
     else:
-        write_layers(writer, payload, count_of(threads, layout.size))
+        write_layers(writer, payload, resolve_threads(threads, layout.size))
     if payload.buffers is not None:
         _write_buffers(writer, payload.buffers, layout)
     return writer.with_checksum()
 
 
-def opened(blob: bytes | bytearray | memoryview) -> tuple[memoryview, int]:
+def check_frame(blob: bytes | bytearray | memoryview) -> tuple[memoryview, int]:
     """A message without its checksum, and the digest of its layout, once what needs no layout is known to be right."""
     if not isinstance(blob, bytes | bytearray | memoryview):
         raise WireError(f"a message is bytes, not {type(blob).__name__}")

@@ -11,10 +11,10 @@ from fedsparq.payload.streams import Bytes, Reader, Writer, varint
 from fedsparq.wire import index_kernels as kernels
 from fedsparq.wire.index_kernels import MAX_RICE
 
-BITMAP_FROM = 0.15
-GAPS_TO = 0.30
-RICE_TO = 0.04
-FEW = 4096
+BITMAP_MIN_DENSITY = 0.15
+GAPS_MAX_DENSITY = 0.30
+RICE_MAX_DENSITY = 0.04
+RICE_MAX_COUNT = 4096
 
 
 CODINGS = ("empty", "all", "bitmap", "gaps", "rice", "seeded")
@@ -28,11 +28,11 @@ def write_index(writer: Writer, indices: Indices, start: int, size: int) -> None
         writer.byte(ALL if indices.size else EMPTY)
         return
     options = []
-    if indices.size >= BITMAP_FROM * size:
+    if indices.size >= BITMAP_MIN_DENSITY * size:
         options.append(_bitmap(writer, indices, start, size))
-    if indices.size <= GAPS_TO * size:
+    if indices.size <= GAPS_MAX_DENSITY * size:
         options.append(_gaps(writer, indices, start))
-    if indices.size <= max(RICE_TO * size, FEW):
+    if indices.size <= max(RICE_MAX_DENSITY * size, RICE_MAX_COUNT):
         options.append(_rice(indices, start, size))
     coding, header, body = min(options, key=lambda option: len(option[1]) + len(option[2]))
     writer.byte(coding)

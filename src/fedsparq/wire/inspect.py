@@ -14,7 +14,7 @@ from fedsparq.layout import Layout
 from fedsparq.payload import Payload, Sparse, Values, Writer
 from fedsparq.payload.streams import Bytes
 from fedsparq.wire.chunks import Part
-from fedsparq.wire.frame import opened, read
+from fedsparq.wire.frame import check_frame, read
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Inspection:
 def inspect(blob: bytes, layout: Layout | None = None) -> Inspection:
     """Take a message apart. A message does not carry its layout; without one only the header can be told."""
     if layout is None:
-        return Inspection(opened(blob)[1], len(blob))
+        return Inspection(check_frame(blob)[1], len(blob))
     parts, layers = list[Part](), []
     payload = read(blob, layout, parts)
     for layer in payload.layers():
