@@ -61,7 +61,7 @@ def test_how_many_may_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEDSPARQ_THREADS", "1")
     assert threads.available_threads() == 1
     for wrong in (0, -1, 2.0, True):
-        with pytest.raises(OptionError, match="whole number"):
+        with pytest.raises(OptionError, match="threads"):
             threads.resolve_threads(wrong)
 
 

@@ -206,7 +206,7 @@ def locked(path: Path, wait: bool = False) -> Iterator[None]:
 
 
 def is_at(descriptor: int, path: Path) -> bool:
-    """Whether an open file is still the one of this name: its folder may have been removed since."""
+    """Return whether an open file is still the one of this name: its folder may have been removed since."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:

@@ -49,7 +49,7 @@ class Identity:
     """The name with the options that differ from the defaults: `fedsparq multiplier=2`. It does not travel."""
 
     def encode(self) -> bytes:
-        """The text that travels."""
+        """Return the identity as the text that is sent."""
         parts = [self.name, self.version, dict(sorted(self.options.items()))]
         return json.dumps(parts, separators=(",", ":")).encode()
 
@@ -69,7 +69,7 @@ class Identity:
         return xxhash.xxh3_64_intdigest(self.encode())
 
     def difference(self, other: Identity) -> str:
-        """How another identity differs from this one, in words; empty if it does not."""
+        """Describe how another identity differs from this one; empty if it does not."""
         if self.name != other.name:
             return f"{other.name!r} instead of {self.name!r}"
         if self.version != other.version:
@@ -181,7 +181,7 @@ class Method:
         )
 
     def named(self, identity: Identity | None) -> Method:
-        """This method under the name by which others can make it again."""
+        """Return this method under the name by which others can build it."""
         made = replace(self)
         object.__setattr__(made, "identity", identity)
         return made
@@ -219,7 +219,7 @@ class Method:
         return cast(Feedback, self.feedback)
 
     def init(self, layout: Layout) -> State:
-        """The state of a client before its first round."""
+        """Return the state of a client before its first round."""
         rules = tuple(rule.init(layout) for rule in self.rules)
         state = State(layout, self.compressor.init(layout), self._feedback.init(layout), rules)
         return state.with_plan(self.plan(layout))
@@ -255,19 +255,19 @@ class Method:
         rounds: int = 1,
         reach: float = 0.0,
     ) -> State:
-        """The state once the server has said which share of the client's last reply counted; see `Heard`."""
+        """Return the state after the server stated which share of the client's last reply it counted; see `Heard`."""
         heard = Heard(payload, share, change, rounds, reach)
         rules = tuple(rule.heard(heard, own) for rule, own in zip(self.rules, state.rules, strict=True))
         return replace(state, feedback=self._feedback.acknowledge(state.feedback, payload, share), rules=rules)
 
     def start(self, model: Vector, state: State) -> Vector:
-        """Where a client starts to train."""
+        """Return the vector from which a client trains."""
         for rule, own in zip(self.rules, state.rules, strict=True):
             model = rule.start(model, state.residual, own)
         return model
 
     def gradient_hook(self, state: State) -> GradientHook | None:
-        """What training must call in each step; None if no rule looks at gradients."""
+        """Return what training must call in each step; None if no rule uses gradients."""
         looking = [pair for pair in zip(self.rules, state.rules, strict=True) if "gradient" in hooks_of(pair[0])]
 
         def hook(gradient: Any, weights: Any, start: Any) -> None:
@@ -277,7 +277,7 @@ class Method:
         return hook if looking else None
 
     def end(self, update: Vector, state: State) -> tuple[Vector, State]:
-        """The update to compress, and the state after the client rules have seen it."""
+        """Return the update to compress, and the state after the client rules have seen it."""
         arrays, feedback, residual = list[Arrays](), state.feedback, state.residual
         for rule, own in zip(self.rules, state.rules, strict=True):
             update, after = rule.end(update, own)

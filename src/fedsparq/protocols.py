@@ -174,7 +174,7 @@ class Compressor(Protocol):
     """Turns an update into a payload. Its traits are `CompressorTraits`."""
 
     def init(self, layout: Layout) -> Arrays:
-        """The state before the first round."""
+        """Return the state before the first round."""
 
     def compress(
         self, update: Vector, layout: Layout, state: Arrays, rng: np.random.Generator
@@ -202,7 +202,7 @@ class Feedback(Protocol):
     """Remembers what was not sent of an update. Its traits are `FeedbackTraits`."""
 
     def init(self, layout: Layout) -> Arrays:
-        """The state before the first round; what is owed to the server under the key ``residual``."""
+        """Return the state before the first round; the residual is stored under ``residual``."""
 
     def compress(
         self, update: Vector, state: State, compressor: AnyCompressor, rng: np.random.Generator
@@ -210,7 +210,7 @@ class Feedback(Protocol):
         """Return the payload and the next state: its own under `feedback`, the compressor's under `compressor`."""
 
     def acknowledge(self, state: Arrays, payload: Payload, share: float) -> Arrays:
-        """The state once the server has said which share of a reply it counted; the rest is owed again."""
+        """Return the state after the server stated which share of a reply it counted; the rest joins the residual."""
 
 
 @dataclass(frozen=True)
@@ -233,26 +233,26 @@ class ClientRule:
     """A rule of local training. All hooks do nothing unless they are overridden. Its traits are `RuleTraits`."""
 
     def init(self, layout: Layout) -> Arrays:
-        """The state before the first round."""
+        """Return the state before the first round."""
         return {}
 
     def start(self, model: Vector, residual: Vector | None, state: Arrays) -> Vector:
-        """Where training starts, given the global model and what this client still owes the server."""
+        """Return the vector from which training starts, given the global model and this client's residual."""
         return model
 
     def gradient(self, gradient: Any, weights: Any, start: Any, state: Arrays) -> None:
         """Change the gradient of a step in place; all three are torch tensors."""
 
     def end(self, update: Vector, state: Arrays) -> tuple[Vector, Arrays]:
-        """The update to compress in the place of the one that training gave, and the next state."""
+        """Return the update to compress instead of the trained one, and the next state."""
         return update, state
 
     def owed(self, residual: Vector, state: Arrays) -> Vector:
-        """What the client still owes of its residual, called after `end`; the rest is let go on purpose."""
+        """Return the residual to keep, called after `end`; the rest is discarded on purpose."""
         return residual
 
     def heard(self, heard: Heard, state: Arrays) -> Arrays:
-        """The next state, once the client knows what became of its reply. Nothing may move by what did not count."""
+        """Return the next state, given what became of the client's reply. Nothing may move by what did not count."""
         return state
 
 
@@ -300,7 +300,7 @@ class Accumulator(Protocol):
         """Take an update in, as it comes."""
 
     def close(self) -> Aggregate:
-        """The round is over; at least one update was added, unless the aggregator always steps."""
+        """End the round; at least one update was added, unless the aggregator always steps."""
 
 
 @runtime_checkable
@@ -308,7 +308,7 @@ class SumAccumulator(Protocol):
     """An accumulator that can also take the sum of several clients' updates, where no single one is known."""
 
     def add_sum(self, levels: NDArray[np.int64], clients: Sequence[int]) -> None:
-        """The sum of these clients' levels, on the support of the round's plan."""
+        """Add the sum of these clients' levels, on the support of the round's plan."""
 
 
 @runtime_checkable
@@ -327,7 +327,7 @@ class Aggregator(Protocol):
     """
 
     def init(self, layout: Layout) -> Arrays:
-        """The state before the first round."""
+        """Return the state before the first round."""
 
     def open(self, layout: Layout, state: Arrays) -> Accumulator:
         """Begin a round."""
@@ -338,10 +338,10 @@ class Optimizer(Protocol):
     """The server's step."""
 
     def init(self, layout: Layout) -> Arrays:
-        """The state before the first round."""
+        """Return the state before the first round."""
 
     def step(self, model: Vector, mean: Vector, state: Arrays) -> tuple[Vector, Arrays]:
-        """The next model and the next state, given the mean update."""
+        """Return the next model and the next state, given the mean update."""
 
 
 @dataclass(frozen=True)
@@ -363,7 +363,7 @@ class State:
         return self.feedback.get("residual")
 
     def arrays(self) -> Arrays:
-        """All arrays under flat names, for a file."""
+        """Return all arrays under flat names, for a file."""
         parts = {"compressor": self.compressor, "feedback": self.feedback}
         parts |= {_PLAN: self.plan.arrays()} if self.plan is not None else {}
         parts |= {f"rule{number}": arrays for number, arrays in enumerate(self.rules)}

@@ -119,7 +119,7 @@ class StalePart(ClientRule):
         }
 
     def heard(self, heard: Heard, state: Arrays) -> Arrays:
-        """The last update's product with the change; the change then takes its place: one vector serves for both."""
+        """Note the last update's product with the change, which then takes its place: one vector serves for both."""
         if heard.change is None or state["square"].any():
             return state
         product = _products(state["vector"], heard.change, state)
@@ -161,6 +161,6 @@ class ThresholdPenalty(ClientRule):
 
 
 def _products(one: Vector, other: Vector, state: Arrays) -> NDArray[np.float64]:
-    """The inner products of two vectors, layer by layer."""
+    """Return the inner products of two vectors, layer by layer."""
     spans = (slice(*pair) for pair in zip(state["bounds"][:-1], state["bounds"][1:], strict=True))
     return np.array([np.dot(one[span].astype(np.float64), other[span]) for span in spans])

@@ -22,7 +22,7 @@ _here = threading.local()
 
 
 def available_threads() -> int:
-    """How many threads this process may use: its CPUs, or fewer where FEDSPARQ_THREADS or OMP_NUM_THREADS says so."""
+    """Return how many threads this process may use: its CPUs, or fewer by FEDSPARQ_THREADS or OMP_NUM_THREADS."""
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     said = (os.environ.get(name, "") for name in (_LIMIT, "OMP_NUM_THREADS"))
     return min([cpus, *(int(text) for text in said if text.isdecimal() and int(text))])
@@ -34,17 +34,19 @@ def only_one() -> None:
 
 
 def resolve_threads(threads: int | None, coordinates: int = MIN_PARALLEL_SIZE) -> int:
-    """A number of threads as callers give it: None for what may be used. One for work that is already shared out, or
-    for few coordinates."""
+    """Return how many threads to use, given what the caller asked for (None: all available).
+
+    It is one in a worker thread, and for few coordinates.
+    """
     if threads is not None and (not isinstance(threads, int) or isinstance(threads, bool) or threads < 1):
-        raise OptionError(f"threads={threads!r}: give a whole number from 1 on, or None for all that may be used")
+        raise OptionError(f"threads={threads!r}: it must be a positive integer, or None for all that are available")
     if coordinates < MIN_PARALLEL_SIZE or getattr(_here, "is_worker", False):
         return 1
     return available_threads() if threads is None else threads
 
 
 def imap(function: Callable[[A], B], items: Iterable[A], threads: int) -> Iterator[B]:
-    """`map` on several threads: at most two calls a thread are begun before the first result is taken."""
+    """Map on several threads, in order: at most two calls per thread are begun before the first result is taken."""
     if threads == 1:
         yield from map(function, items)
         return
@@ -61,7 +63,7 @@ def imap(function: Callable[[A], B], items: Iterable[A], threads: int) -> Iterat
 
 
 def _end(futures: Iterable[Future[B]]) -> None:
-    """Nothing goes on in memory that its owner believes to be free."""
+    """Wait for calls that run, so that none works on memory that its owner takes for free."""
     waiting = [future for future in futures if not future.cancel()]
     for future in waiting:
         future.exception()
@@ -69,7 +71,7 @@ def _end(futures: Iterable[Future[B]]) -> None:
 
 @lru_cache(maxsize=4)
 def _pool(process: int, threads: int) -> ThreadPoolExecutor:
-    """Kept from call to call; a forked process makes its own."""
+    """Keep a pool from call to call; a forked process makes its own."""
     return ThreadPoolExecutor(threads, thread_name_prefix="fedsparq", initializer=_begin)
 
 

@@ -45,8 +45,8 @@ class CenteredClipping:
         )
 
     def _aggregate(self, held: Sequence[BufferedUpdate], layout: Layout, state: Arrays) -> Aggregate:
-        """Each update is read once: what lies within the expected radius is added up as it is, what lies beyond by its
-        direction. Buckets that the radius, once it is known, puts on the other side are read again."""
+        """Read each update once, and add it up: unchanged within the expected radius, by its direction beyond. Read
+        again the buckets that the radius, once it is known, puts on the other side."""
         center, count = state.get("center"), len(held)
         buckets = [
             [held[at] for at in bucket] for bucket in _random_buckets(count, self.bucket, int(state["rounds"][0]))
@@ -82,7 +82,7 @@ class CenteredClipping:
 
 
 def clipped_mean(radius: NonNegative = 1.0) -> CenteredClipping:
-    """The mean of updates, each cut to the radius (0: the round's median norm): SparseFed's clip, made by the server.
+    """Clip each update to the radius (0: the round's median norm), then average: SparseFed's clip, by the server.
 
     What is cut stays with clients that have error feedback. Centered clipping around zero.
     """
@@ -90,14 +90,14 @@ def clipped_mean(radius: NonNegative = 1.0) -> CenteredClipping:
 
 
 def _random_buckets(count: int, size: int, number: int) -> Iterator[list[int]]:
-    """Buckets of `size`, the last one perhaps smaller, at random by the round."""
+    """Draw buckets of `size`, the last one perhaps smaller, at random by the round."""
     order = np.random.default_rng([number, 10]).permutation(count) if size > 1 else np.arange(count)
     for start in range(0, count, size):
         yield [int(at) for at in order[start : start + size]]
 
 
 def _products(payloads: Sequence[Payload], scratch: Vector) -> float:
-    """The sum of inner products of each pair. `scratch` is zero, and is so again afterwards."""
+    """Return the sum of inner products of each pair. `scratch` is zero, and is so again afterwards."""
     total = 0.0
     for number, payload in enumerate(payloads[1:]):
         payloads[number].add_to(scratch)
@@ -110,7 +110,7 @@ def _products(payloads: Sequence[Payload], scratch: Vector) -> float:
 
 
 def _distance(bucket: Sequence[BufferedUpdate], products: float, length: float) -> float:
-    """How far the mean of some updates is from the center, whose squared norm is `length`."""
+    """Return the distance of the mean of some updates from the center, whose squared norm is `length`."""
     size = len(bucket)
     square = sum(held.norm**2 for held in bucket) + 2 * products
     return float(np.sqrt(max(square / size**2 - 2 * sum(held.summary for held in bucket) / size + length, 0.0)))

@@ -67,7 +67,7 @@ class TrimmedMean(CoordinateMedian):
 
 
 def _blocks(held: Sequence[BufferedUpdate], layout: Layout) -> Iterator[tuple[slice, Vector]]:
-    """The values of all clients at some coordinates at a time: float32[clients, coordinates]; 0 where none was sent."""
+    """Return the values of all clients, some coordinates at a time: float32[clients, coordinates]; 0 if not sent."""
     payloads = [each.payload() for each in held]
     for number, tensor in enumerate(layout.parameters):
         layers = []
@@ -87,6 +87,6 @@ def _blocks(held: Sequence[BufferedUpdate], layout: Layout) -> Iterator[tuple[sl
 
 
 def _own_indices(payload: Payload, number: int) -> NDArray[np.int64]:
-    """The coordinates of a layer that were sent, counted from its start."""
+    """Return the coordinates of a layer that were sent, counted from its start."""
     layer = list(payload.layers())[number]
     return layer.indices.astype(np.int64) - layer.start

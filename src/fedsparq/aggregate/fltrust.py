@@ -47,7 +47,7 @@ class _Trusting:
         self._buffers: dict[int, Buffers | None] = {}
 
     def begin(self, vector: Vector, buffers: Buffers | None, number: int) -> None:
-        """The server makes its own update."""
+        """Train the server's own update."""
         self._own = np.asarray(self._train(vector, buffers, number), np.float32)
         self._norm = float(np.linalg.norm(self._own.astype(np.float64)))
 

@@ -48,7 +48,7 @@ class GeometricMedian(Stateless):
         return aggregate(held, point, weights, state)
 
     def _weights(self, distances: Float64s) -> Float64s:
-        """Each update by the inverse of its distance; where most lie on the point itself, these alone."""
+        """Weigh each update by the inverse of its distance; if most lie on the point itself, these alone."""
         least = self.smoothing * float(np.median(distances))
         weights = 1 / np.maximum(distances, least) if least else (distances == 0).astype(np.float64)
         shares: Float64s = weights / weights.sum()

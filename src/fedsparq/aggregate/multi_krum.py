@@ -53,7 +53,7 @@ class MultiKrum(Stateless):
 
 
 def inner_products(held: Sequence[BufferedUpdate], layout: Layout) -> Float64s:
-    """Of each update with each, some made dense at a time."""
+    """Return the inner products of all pairs of updates, some made dense at a time."""
     count = len(held)
     products: Float64s = np.empty((count, count))
     tile = np.zeros((layout.size, _TILE), np.float32)
@@ -75,7 +75,7 @@ def inner_products(held: Sequence[BufferedUpdate], layout: Layout) -> Float64s:
 
 @jit
 def dot_tile(tile: Any, indices: Any, values: Any, out: Any) -> None:
-    """out += tile[indices].T @ values, in float64."""
+    """Compute out += tile[indices].T @ values, in float64."""
     for n in range(indices.size):
         value = np.float64(values[n])
         for row in range(out.size):

@@ -80,7 +80,7 @@ class Robust:
 
 
 def sketch(payload: Payload, seed: int) -> Vector:
-    """A short vector with about the same inner products (a count sketch); of a small model, the update itself."""
+    """Return a count sketch, with about the same inner products; for a small model, the update itself."""
     if payload.layout.size <= _WIDTH:
         return payload.dense()
     short = np.zeros(_WIDTH, np.float32)
@@ -90,7 +90,7 @@ def sketch(payload: Payload, seed: int) -> Vector:
 
 
 def similarity_weights(sketches: NDArray[np.float32], norms: Float64s, lengths: Float64s) -> Float64s:
-    """How much of a voice each update has, from 0 to 1."""
+    """Return a weight from 0 to 1 for each update: low for near duplicates, 0 for updates opposed to the others."""
     count = len(norms)
     if count < _MIN_CLIENTS:
         return np.ones(count)
@@ -110,14 +110,14 @@ def similarity_weights(sketches: NDArray[np.float32], norms: Float64s, lengths: 
 
 
 def _median_and_spread(values: Float64s) -> tuple[float, float]:
-    """The median, and a standard deviation from the median distance to it."""
+    """Return the median, and a standard deviation from the median distance to it."""
     median = float(np.median(values))
     return median, 1.4826 * float(np.median(np.abs(values - median)))
 
 
 @jit
 def add_to_sketch(indices: Any, values: Any, seed: Any, short: Any) -> None:
-    """Each value, its sign turned or not, is added where a hash of its index says."""
+    """Add each value, with a random sign, where a hash of its index points."""
     mask = np.uint64(short.size - 1)
     for n in range(indices.size):
         bits = random_bits(seed, indices[n])

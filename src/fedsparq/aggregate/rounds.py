@@ -113,7 +113,7 @@ class WholeRound(Stateless):
 
 
 def whole_round(rule: Rule, weighting: Weighting = "uniform") -> WholeRound:
-    """An aggregator from a function of all updates: ``rule(updates, layout) -> (mean, shares)``.
+    """Build an aggregator from a function of all updates: ``rule(updates, layout) -> (mean, shares)``.
 
     Shares go from 0 (did not count) to 1, one for each client; the rest of a reply goes back to its client's residual.
     Statistics such as BatchNorm's are averaged by weight times share.
@@ -128,7 +128,7 @@ def whole_round(rule: Rule, weighting: Weighting = "uniform") -> WholeRound:
 
 
 def weighted_sum(held: Sequence[BufferedUpdate], weights: Float64s, layout: Layout) -> Vector:
-    """The sum of weight times update."""
+    """Return the sum of weight times update."""
     total = np.zeros(layout.size, np.float32)
     for each, weight in zip(held, weights, strict=True):
         if weight:
@@ -137,7 +137,7 @@ def weighted_sum(held: Sequence[BufferedUpdate], weights: Float64s, layout: Layo
 
 
 def dots(held: Sequence[BufferedUpdate], vector: Vector) -> Float64s:
-    """The inner product of each update with a vector."""
+    """Return the inner product of each update with a vector."""
     return np.array([each.payload().dot(vector) for each in held])
 
 
@@ -150,10 +150,8 @@ def aggregate(
     counted: Float64s | None = None,
     plain: bool = False,
 ) -> Aggregate:
-    """What a rule found, given the weight of each update in the mean, and which share of it `counted`: if not given, a
-    weight of 1 / n is all of it.
-
-    `plain` says that the rule bounds nothing: then statistics are averaged without bounds too.
+    """Return the result of a rule, given the weight of each update in the mean, and which share of it `counted`: if not
+    given, a weight of 1 / n is all of it. With `plain`, statistics are averaged without bounds.
     """
     shares, let_go = split_shares([each.client for each in held], weights * len(held) if counted is None else counted)
     buffers = robust_buffers([each.buffers for each in held], weights, plain)
@@ -161,7 +159,7 @@ def aggregate(
 
 
 def split_shares(clients: Sequence[int], counted: Float64s) -> tuple[Mapping[int, float], Mapping[int, float]]:
-    """The share of each reply that counted, and what is let go of it."""
+    """Return the share of each reply that counted, and the share that is discarded."""
     shares = {client: float(min(1.0, max(0.0, share))) for client, share in zip(clients, counted, strict=True)}
     let_go = {
         client: 1 - MAX_RETURNED_SHARE - share for client, share in shares.items() if share < 1 - MAX_RETURNED_SHARE
@@ -170,7 +168,7 @@ def split_shares(clients: Sequence[int], counted: Float64s) -> tuple[Mapping[int
 
 
 def check_mean(name: str, mean: Any, size: int) -> Vector:
-    """The mean as float32, or an error that names the aggregator."""
+    """Return the mean as float32; OptionError, which names the aggregator, unless it is finite and of this size."""
     with np.errstate(all="ignore"):
         vector: Vector = np.asarray(mean, np.float32)
         sound = vector.shape == (size,) and np.isfinite(vector @ vector)
@@ -180,7 +178,7 @@ def check_mean(name: str, mean: Any, size: int) -> Vector:
 
 
 def check_shares(name: str, shares: Mapping[int, float], clients: Collection[int]) -> dict[int, float]:
-    """The shares as plain numbers, or an error that names the aggregator."""
+    """Return the shares as floats; OptionError, which names the aggregator, unless each client has one."""
     if set(shares) != set(clients) or not all(0 <= share <= 1 for share in shares.values()):
         raise OptionError(f"aggregator {name!r} must give each client of the round a share from 0 to 1: {shares}")
     return {client: float(share) for client, share in shares.items()}

@@ -270,7 +270,7 @@ class LayerSteps:
 
 
 def _in_steps(kept: Vector, step: np.float32) -> Values:
-    """As the nearest multiples of the step, but 0; as float16 if the largest is too many steps away."""
+    """Return the nearest multiples of the step, but 0; float16 if the largest is too many steps away."""
     levels = np.rint(kept.astype(np.float64) / step)
     if np.abs(levels).max(initial=0) > MAX_LEVEL:
         return Float16Values(kept.clip(-_LARGEST_HALF, _LARGEST_HALF).astype(np.float16).view(np.uint16))
@@ -279,7 +279,7 @@ def _in_steps(kept: Vector, step: np.float32) -> Values:
 
 
 def _in_levels(kept: Vector, edges: Vector) -> Values:
-    """As levels that start at these magnitudes, each rebuilt at its mean."""
+    """Return levels that start at these magnitudes, each rebuilt at its mean."""
     magnitudes = np.abs(kept)
     levels = np.maximum(np.searchsorted(edges, magnitudes, "right"), 1)
     counts = np.bincount(levels, minlength=edges.size + 1)[1:]
@@ -288,7 +288,7 @@ def _in_levels(kept: Vector, edges: Vector) -> Values:
 
 
 def _round_to_bf16(table: NDArray[np.float64]) -> Vector:
-    """Rounded to the upper two bytes of float32, which is all that travels."""
+    """Round to the upper two bytes of float32, which is all that is sent."""
     bits = table.astype(np.float32).view(np.uint32)
     return ((bits + np.uint32(0x8000)) & np.uint32(0xFFFF0000)).view(np.float32)
 

@@ -43,7 +43,7 @@ def fill_curves(c: Any, bounds: Any, sample: int, curves: Any, bases: Any, peaks
 
 @jit
 def _peak(bits: Any) -> Any:
-    """The bits of the largest magnitude."""
+    """Return the bits of the largest magnitude."""
     most = np.uint32(0)
     for i in range(bits.size):
         most = max(most, bits[i] & _MAGNITUDE)
@@ -75,7 +75,7 @@ def _fill_curve(c: Any, base: int, skip: int, count: Any, total: Any) -> None:
 
 @jit
 def edge_of(bin: int) -> float:
-    """The smallest magnitude of a bin."""
+    """Return the smallest magnitude of a bin."""
     return np.float64(np.uint32(np.uint32(bin) << BIN_SHIFT).view(np.float32))
 
 
@@ -123,7 +123,7 @@ def _layer_gain(count: Any, total: Any, base: int, size: int, bin: int, step: fl
 
 @jit
 def fine_levels(count: Any, total: Any, base: int, start: int, step: float, bits: float) -> Any:
-    """What lies in a bin or above, in any number of levels: (gain, `bits` and those of the levels).
+    """Return (gain, `bits` and those of the levels) of what lies in a bin or above, in any number of levels.
 
     Where bins are wider than a step, levels are finer than bins.
     """
@@ -142,7 +142,7 @@ def fine_levels(count: Any, total: Any, base: int, start: int, step: float, bits
 
 @jit
 def _best_levels(count: Any, total: Any, base: int, size: int, lagrange: float, bins: Any) -> Any:
-    """The best way to send a layer when a bit must gain `lagrange`: (bits, levels); `bins` takes where these start."""
+    """Return (bits, levels) of the best way to send a layer if a bit must gain `lagrange`; `bins` takes the starts."""
     step = STEP * np.sqrt(lagrange)
     first = max(1, bin_of(np.sqrt(lagrange)) - base)
     last = BINS - 1
@@ -165,7 +165,7 @@ def _best_levels(count: Any, total: Any, base: int, size: int, lagrange: float, 
 
 @jit
 def total_bits(curves: Any, bases: Any, sizes: Any, lagrange: float, plans: Any, bins: Any) -> float:
-    """The bits of all layers at one lagrange; `plans` takes each layer's number of levels, `bins` where they start."""
+    """Return the bits of all layers at one lagrange; `plans` takes the numbers of levels, `bins` where they start."""
     bits = 0.0
     for layer in range(sizes.size):
         count, total = curves[0, layer], curves[1, layer]
@@ -177,7 +177,7 @@ def total_bits(curves: Any, bases: Any, sizes: Any, lagrange: float, plans: Any,
 
 @jit
 def raise_thresholds(curves: Any, bases: Any, sizes: Any, lagrange: float, most: float, plans: Any, bins: Any) -> float:
-    """Start every layer's levels higher, all alike and as little as possible, until at most so many bits are spent.
+    """Start all layers' levels higher, each by as many bins and as few as possible, until at most `most` bits are used.
 
     Between two neighbouring multipliers a layer may come in or go as a whole. This fills what lies between.
     """
@@ -204,14 +204,14 @@ def raise_thresholds(curves: Any, bases: Any, sizes: Any, lagrange: float, most:
 
 @jit
 def _above(curve: Any, base: int, magnitude: float) -> Any:
-    """Of a layer's curve: how many magnitudes reach this one, and their sum."""
+    """Return how many magnitudes of a layer's curve reach this one, and their sum."""
     bin = max(bin_of(magnitude) - base, 0)
     return (curve[0, bin], curve[1, bin]) if bin < BINS else (0.0, 0.0)
 
 
 @jit
 def drawn_bits(curves: Any, bases: Any, sizes: Any, steps: Any, deferred: float) -> float:
-    """The bits that are to be expected where what is not below `deferred` steps is rounded at random to steps beside.
+    """Return the expected bits if what is not below `deferred` steps is rounded at random to the steps next to it.
 
     The chance that a magnitude becomes level j or more is that of a ramp from (j - 1) to j steps.
     """

@@ -57,7 +57,7 @@ class ByteBudget:
     context_limit: int
 
     def init(self, layout: Layout) -> Arrays:
-        """The state before the first round; an error if not even an empty message fits."""
+        """Return the state before the first round; OptionError if not even an empty message fits."""
         return {
             "bytes": np.array([self.bytes(layout)]),
             "efficiency": np.zeros(1),
@@ -66,7 +66,7 @@ class ByteBudget:
         }
 
     def init_whole(self, size: int) -> Arrays:
-        """The same for a model of so many coordinates that only a part of it is looked at at a time."""
+        """Return the state for a model of `size` coordinates that is compressed in pieces."""
         if self.budget:
             raise OptionError(
                 f"budget={self.budget} bytes is kept by measuring whole messages, which a model in pieces has not; say "
@@ -76,18 +76,18 @@ class ByteBudget:
         return {"bytes": np.array([int(self.bits * size / 8)]), **state}
 
     def target_bits(self, state: Arrays, small: bool = False) -> tuple[float, float]:
-        """The bits of the model to spend, and a guess at their `lagrange`."""
+        """Return the bits of the model to spend, and a guess at their `lagrange`."""
         expected = float(state["efficiency"][0]) or (_SMALL if small else _LARGE)
         return _TARGET_FILL * 8 * int(state["bytes"][0]) / expected, float(state["lagrange"][0])
 
     def next_state(self, state: Arrays, lagrange: float, efficiency: float | None = None) -> Arrays:
-        """The state after a message; `efficiency` is what is now known of the wire, None for nothing new."""
+        """Return the state after a message; `efficiency` is what is now known of the wire, None for nothing new."""
         after = {"lagrange": lagrange, "rounds": state["rounds"][0] + 1.0}
         after |= {} if efficiency is None else {"efficiency": efficiency}
         return {**state, **{key: np.array([value]) for key, value in after.items()}}
 
     def bytes(self, layout: Layout) -> int:
-        """The bytes for a message without buffers and counters."""
+        """Return the bytes for a message without buffers and counters."""
         smallest = len(self.encode(_nothing(layout)))
         if not self.budget:
             return max(int(self.bits * layout.size / 8), smallest)

@@ -195,7 +195,7 @@ class ErrorControlled:
         return sent.payload, replace(state, compressor=sent.state, feedback={"shift": shift, "error": left})
 
     def acknowledge(self, state: Arrays, payload: Payload, share: float) -> Arrays:
-        """What counted moves the shift; what did not is left out after all."""
+        """Move the shift by what counted; what did not is added to the error."""
         return {
             "shift": _plus(state["shift"], payload, share),
             "error": _plus(state["error"], payload, 1 - share),

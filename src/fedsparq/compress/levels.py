@@ -97,7 +97,7 @@ class DeadZone(Stateless):
 
 
 def round_up(value: float) -> np.float32:
-    """The least finite float32 that is not below value: as the step, it keeps every level within their number."""
+    """Return the least finite float32 that is not below value: as a step, it keeps every level within their number."""
     value = min(value, LARGEST_FLOAT32)
     rounded = np.float32(value)
     return rounded if float(rounded) >= value else np.nextafter(rounded, np.float32(np.inf))
@@ -105,7 +105,7 @@ def round_up(value: float) -> np.float32:
 
 @jit
 def bucket_norms(c: Any, bucket: int, largest: bool, norms: Any) -> None:
-    """The Euclidean norm, or the largest magnitude, of each bucket."""
+    """Compute the Euclidean norm, or the largest magnitude, of each bucket."""
     for b in range(norms.size):
         total = 0.0
         most = 0.0

@@ -191,7 +191,7 @@ def scratch_of(message: Path, record: Record) -> Path:
 
 
 def _settled(path: Path) -> Residual:
-    """The residual, after whatever a crash left undone is done, and what it left half-made is gone."""
+    """Finish or remove what a crash left behind, and return the residual."""
     residual_scratch(path).unlink(missing_ok=True)
     old = Residual(path)
     if old.record is not None and old.record.message:

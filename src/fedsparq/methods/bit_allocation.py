@@ -7,6 +7,7 @@ from another multiple of t on, and so on.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import pairwise
@@ -38,27 +39,43 @@ _WIDEST = 4
 _SWEEPS = 20
 
 
-@component
-class JointSQ(Stateless):
-    """0, 2, 4 or 8 bits a coordinate, given by decreasing gain x^2 (1 - 4^-bits) until `ratio` of 32 bits are used.
+class BitAllocation(Stateless, ABC):
+    """Give each coordinate of a layer to a class, and round those of a class to its own number of levels.
 
-    What gets b bits goes to one of 2^(b - 1) levels of its class's largest magnitude, at random, unbiased. The budget
-    is for these bits alone; which coordinate has how many is told beside them, and charged.
+    Levels are equal steps up to the largest magnitude of the class, drawn at random, unbiased.
     """
 
-    ratio: Fraction = 0.032
+    levels: ClassVar[Sequence[int]]
+    """The number of levels of each class but the first, which is not sent."""
     traits: ClassVar[CompressorTraits] = CompressorTraits(is_contractive=False, is_layerwise=True, copies_values=True)
+
+    @abstractmethod
+    def classes(self, layer: Vector, seed: int) -> BitClasses:
+        """Return the class of each coordinate, from 0."""
 
     def compress(self, update: Vector, layout: Layout, state: Arrays, rng: np.random.Generator) -> Compressed:
         layers, seed = list[tuple[Indices, Values]](), int(rng.integers(2**63))
+        for tensor in layout.parameters:
+            c = update[tensor.span]
+            layers.append(class_levels(c, self.classes(c, seed), self.levels, tensor.offset, seed))
+        return Compressed(assemble(layout, layers), state)
+
+
+@component
+class JointSQ(BitAllocation):
+    """0, 2, 4 or 8 bits per coordinate, by decreasing gain x^2 (1 - 4^-bits), until `ratio` of 32 bits are used.
+
+    b bits are 2^(b - 1) levels. The budget is for these bits alone; which coordinate has how many is charged as well.
+    """
+
+    ratio: Fraction = 0.032
+    levels: ClassVar[Sequence[int]] = [2 ** (bits - 1) for bits in WIDTHS[1:]]
+
+    def classes(self, layer: Vector, seed: int) -> BitClasses:
         costs = [high - low for low, high in pairwise(WIDTHS)]
         gains = [(4.0**-low - 4.0**-high) / (high - low) for low, high in pairwise(WIDTHS)]
         edges = [math.sqrt(gains[0] / gain) for gain in gains]
-        for tensor in layout.parameters:
-            c = update[tensor.span]
-            classes = allocate_bits(c, math.ceil(32 * self.ratio * tensor.size), edges, costs)
-            layers.append(class_levels(c, classes, [2 ** (bits - 1) for bits in WIDTHS[1:]], tensor.offset, seed))
-        return Compressed(assemble(layout, layers), state)
+        return allocate_bits(layer, math.ceil(32 * self.ratio * layer.size), edges, costs)
 
 
 @register("jointsq", version=1)
@@ -72,9 +89,8 @@ def jointsq(ratio: Fraction = 0.032) -> Method:
 
 
 @component
-class FineGrained(Stateless):
-    """Least sum of x^2 4^-bits for `ratio` of 32 bits a coordinate. What gets b bits goes to one of 2^b levels of its
-    class's largest magnitude, at random, unbiased.
+class FineGrained(BitAllocation):
+    """The least sum of x^2 4^-bits for `ratio` of 32 bits per coordinate, where b bits are 2^b levels.
 
     Giving two bits at a time to the largest x^2 4^-bits is the optimum (`greedy`); the authors `anneal`, from bits
     that are dealt out in turn.
@@ -82,18 +98,9 @@ class FineGrained(Stateless):
 
     ratio: Fraction = 0.032
     solver: Solver = "greedy"
-    traits: ClassVar[CompressorTraits] = CompressorTraits(is_contractive=False, is_layerwise=True, copies_values=True)
-
-    def compress(self, update: Vector, layout: Layout, state: Arrays, rng: np.random.Generator) -> Compressed:
-        layers, seed = list[tuple[Indices, Values]](), int(rng.integers(2**63))
-        for tensor in layout.parameters:
-            c = update[tensor.span]
-            classes = self.classes(c, seed)
-            layers.append(class_levels(c, classes, [4**e for e in range(1, _WIDEST + 1)], tensor.offset, seed))
-        return Compressed(assemble(layout, layers), state)
+    levels: ClassVar[Sequence[int]] = [4**half for half in range(1, _WIDEST + 1)]
 
     def classes(self, layer: Vector, seed: int) -> BitClasses:
-        """Half the width of each coordinate."""
         pairs = min(math.ceil(32 * self.ratio * layer.size) // 2, _WIDEST * layer.size)
         if self.solver == "greedy":
             return allocate_bits(layer, 2 * pairs, [4.0**e for e in range(_WIDEST)], [2] * _WIDEST)
@@ -115,7 +122,7 @@ def fedfq(ratio: Fraction = 0.032, solver: Solver = "greedy") -> Method:
 
 
 def allocate_bits(layer: Vector, budget: int, edges: Sequence[float], costs: Sequence[int]) -> BitClasses:
-    """Which class each coordinate is in: class e costs costs[e - 1] bits more than the one below, and begins where
+    """Return the class of each coordinate: class e costs costs[e - 1] bits more than the one below, and begins where
     magnitudes reach edges[e - 1] times the least threshold that the budget allows. Among equals the first ones."""
     classes = np.zeros(layer.size, np.uint8)
     edge, cost = np.array(edges, np.float64), np.array(costs, np.int64)
@@ -129,8 +136,7 @@ def allocate_bits(layer: Vector, budget: int, edges: Sequence[float], costs: Seq
 def class_levels(
     layer: Vector, classes: BitClasses, counts: Sequence[int], offset: int, seed: int
 ) -> tuple[Indices, Values]:
-    """What is sent of a layer: the coordinates of each class e > 0 at random on one of the two beside them of
-    counts[e - 1] levels, equal steps up to the largest magnitude of the class."""
+    """Return what is sent of a layer: each coordinate of class e > 0 as one of counts[e - 1] levels."""
     signed, steps, tops, base = np.zeros(layer.size, np.int16), list[np.float32](), list[int](), 0
     for number, count in enumerate(counts, 1):
         inside = np.flatnonzero(classes == number).astype(np.uint32)
@@ -157,7 +163,7 @@ def _magnitude(bits: int) -> float:
 
 @jit
 def bits_used(layer: Any, threshold: float, edges: Any, costs: Any) -> int:
-    """How many bits a threshold gives away."""
+    """Count the bits that a threshold gives."""
     total = 0
     for i in range(layer.size):
         magnitude = np.float64(abs(layer[i]))
@@ -170,7 +176,7 @@ def bits_used(layer: Any, threshold: float, edges: Any, costs: Any) -> int:
 
 @jit
 def assign_classes(layer: Any, threshold: float, below: float, left: int, edges: Any, costs: Any, classes: Any) -> None:
-    """Bits by a threshold, and what is left by the next lower one, as far as it goes."""
+    """Give bits by a threshold, and what is left by the next lower one, as far as it goes."""
     for i in range(layer.size):
         magnitude = np.float64(abs(layer[i]))
         if magnitude == 0:

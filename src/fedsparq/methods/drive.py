@@ -54,7 +54,7 @@ def eden() -> Method:
 
 
 def rotated_signs(c: Vector, seed: int) -> RotatedSigns:
-    """A layer as signs and scales: energy / sum of magnitudes after the rotation, so that <decoded, c> = |c|^2."""
+    """Return a layer's signs and scales: energy / sum of magnitudes after the rotation, so <decoded, c> = |c|^2."""
     scales, signs = [], [np.empty(0, np.bool_)]
     for number, (start, size, padded) in enumerate(rotation_blocks(c.size)):
         x = np.zeros(padded, np.float32)
@@ -69,7 +69,7 @@ def rotated_signs(c: Vector, seed: int) -> RotatedSigns:
 
 
 def _least_error(signs: RotatedSigns, layer: Vector) -> RotatedSigns:
-    """|Rx|_1 / d = |x|^2 / (d times the unbiased scale)."""
+    """Return the signs with scales |Rx|_1 / d = |x|^2 / (d times the unbiased scale)."""
     scales = np.zeros_like(signs.scales)
     for number, (start, size, padded) in enumerate(rotation_blocks(layer.size)):
         block = layer[start : start + size].astype(np.float64)

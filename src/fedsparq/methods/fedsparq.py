@@ -79,7 +79,7 @@ def mean_threshold(multiplier: NonNegative = 1.0) -> Method:
 
 
 def _adaptive_in_federations(options: Mapping[str, Any], fraction: float) -> Mapping[str, Any]:
-    """Where messages are unbiased; with full error feedback all of an update is sent sooner or later."""
+    """Return the defaults for unbiased messages; with full error feedback all of an update is sent eventually."""
     unbiased, few_bits = options["rounding"] == "stochastic", options["bits"] < _FEW_BITS and not options["budget"]
     return {
         "drift": "left-out" if unbiased and fraction < 1 else "sent",
@@ -168,7 +168,7 @@ class CommonLattice(Stateless):
 def lattice_levels(
     values: Vector, step: np.float32, top: int, clip: float = math.inf
 ) -> np.ndarray[tuple[int], np.dtype[np.int16]]:
-    """The levels of some values."""
+    """Return the levels of some values, clipped in norm."""
     scaled, clipped = values.astype(np.float64), clip < math.inf
     if clipped:
         norm = float(np.linalg.norm(scaled))

@@ -83,7 +83,7 @@ class SketchedMean:
         return _Round(self, layout, state)
 
     def shape(self, tensor: Tensor) -> tuple[int, ...]:
-        """Of what is added up of a layer: a table, or the layer itself where it is small."""
+        """Return the shape of what is summed of a layer: a table, or the layer itself if it is small."""
         columns = sketch_columns(tensor.size, self.size, self.rows)
         return (self.rows, columns) if columns else (tensor.size,)
 
@@ -113,7 +113,7 @@ class _Round(CountedRound):
         return Aggregate(mean, self.shares, self.buffers.mean(), dict(state))
 
     def _tables(self, payload: Payload) -> list[NDArray[np.float32]] | None:
-        """What is to be added up, if it is all of the right kind."""
+        """Return what is to be summed, if it is all of the right kind."""
         tables = []
         for tensor, values in zip(self.layout.parameters, payload.values, strict=True):
             if isinstance(values, Sketch) and values.seed == self._own.seed:
@@ -129,7 +129,7 @@ class _Round(CountedRound):
         return sketch(layer, self._own.seed, *shape) if len(shape) == 2 else layer
 
     def _largest(self, errors: list[NDArray[np.float32]]) -> Vector:
-        """The largest coordinates that the accumulated error shows, as a vector with zeros elsewhere."""
+        """Return the largest coordinates of the accumulated error, as a vector with zeros elsewhere."""
         shown, mean = np.empty(self.layout.size, np.float32), np.zeros(self.layout.size, np.float32)
         for tensor, error in zip(self.layout.parameters, errors, strict=True):
             table = error.ndim == 2

@@ -90,7 +90,7 @@ def adacomp(conv_bin: Count = 50, bin: Count = 500) -> Method:
 
 
 def _signs(c: Vector, layout: Layout, indices: Indices, magnitudes: Vector) -> Payload:
-    """These indices of the whole vector, each as its sign with its layer's magnitude."""
+    """Return a payload of these indices, each as its sign with its layer's magnitude."""
     values = []
     for magnitude, part in zip(magnitudes, layout.split(indices), strict=True):
         signs = np.where(np.signbit(c[indices[part]]), np.int16(-1), np.int16(1))
@@ -100,7 +100,7 @@ def _signs(c: Vector, layout: Layout, indices: Indices, magnitudes: Vector) -> P
 
 @jit
 def bin_maxima(c: Any, update: Any, bin_size: int, indices: Any) -> Any:
-    """Where |c + update| reaches the largest |c| of its bin (if that is not 0): the count, and the mean maximum."""
+    """List where |c + update| reaches the largest |c| of its bin (if not 0); return the count, and the mean maximum."""
     kept = 0
     total = 0.0
     bins = 0

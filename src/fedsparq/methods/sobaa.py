@@ -79,12 +79,12 @@ class OverTheAir:
         return BufferedRound(self._aggregate, layout, state, lambda update: update)
 
     def is_heard(self, number: int, client: int) -> bool:
-        """Whether a client's channel is good enough in a round."""
+        """Return whether a client's channel is good enough in a round."""
         gain = np.random.default_rng([self.seed, number, client, 8]).exponential()
         return bool(gain >= self.silent)
 
     def received(self, signs: Vector, number: int) -> Vector:
-        """The real part of what arrives, over sqrt(power): the sum of signs, and noise."""
+        """Return the real part of the received signal over sqrt(power): the sum of signs, and noise."""
         spread = np.sqrt(self.noise / 2 / self.power)
         noise = np.random.default_rng([self.seed, number, 9]).normal(scale=spread, size=signs.size)
         return (signs + noise).astype(np.float32)

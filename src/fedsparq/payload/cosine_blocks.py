@@ -38,12 +38,12 @@ class Blocks:
 
     @classmethod
     def of(cls, tensor: Tensor) -> Blocks:
-        """Each side of a block is the largest number up to 64 that divides the layer's."""
+        """Choose the blocks of a layer: each side is the largest number up to 64 that divides the layer's."""
         rows, columns = matrix_shape(tensor)
         return cls(rows, columns, _divisor(rows), _divisor(columns))
 
     def cut(self, layer: Vector) -> NDArray[np.float64]:
-        """The blocks of a layer, in rows of blocks."""
+        """Return the blocks of a layer, in rows of blocks."""
         shape = self.rows // self.height, self.height, self.columns // self.width, self.width
         return layer.reshape(shape).swapaxes(1, 2).reshape(-1, self.height, self.width).astype(np.float64)
 
@@ -119,7 +119,7 @@ class CosineBlocks(WholeLayer):
 
 @cache
 def cosines(size: int) -> NDArray[np.float64]:
-    """The orthonormal DCT-II of so many coordinates, one frequency a row."""
+    """Return the orthonormal DCT-II of `size` coordinates, one frequency per row."""
     rows = [[math.cos(math.pi * (2 * i + 1) * k / (2 * size)) for i in range(size)] for k in range(size)]
     scale = [math.sqrt((2 if k else 1) / size) for k in range(size)]
     made: NDArray[np.float64] = np.array(rows).reshape(size, size) * np.array(scale).reshape(size, 1)

@@ -104,6 +104,6 @@ class Float16Values(Values):
 
 
 def _is_compressible(data: Bytes) -> bool:
-    """Whether some byte is so common in a sample that zstd is worth trying."""
+    """Return whether some byte is so common in a sample that zstd is worth trying."""
     sample = data[:_SAMPLE]
     return sample.size >= MIN_ZSTD_INPUT and int(np.bincount(sample).max()) * _MAX_REPEAT_RATIO > sample.size

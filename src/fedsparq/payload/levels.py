@@ -66,7 +66,7 @@ class Levels(CachedValues):
         return self._with_scale((scale.view(np.uint32) & 0xFFFF0000).view(np.float32) if self.is_short else scale)
 
     def raw_bytes(self) -> int:
-        """A sign and the bits of the highest level for each."""
+        """Count a sign and the bits of the highest level for each."""
         bits = 1 + (int(np.abs(self.levels).max(initial=1)) - 1).bit_length()
         return (len(self) * bits + 7) // 8
 
@@ -300,7 +300,7 @@ def write_scale(writer: Writer, scale: Vector, short: bool = False) -> None:
 
 
 def read_scale(reader: Reader, count: int, most: int, tensor: Tensor, short: bool = False) -> Vector:
-    """`count` numbers of at least 0 that stay finite when multiplied by `most`."""
+    """Read `count` numbers of at least 0 that stay finite when multiplied by `most`."""
     if short:
         scale: Vector = (reader.array("<u2", count).astype(np.uint32) << 16).view(np.float32)
     else:
@@ -311,6 +311,6 @@ def read_scale(reader: Reader, count: int, most: int, tensor: Tensor, short: boo
 
 
 def _planes(top: int) -> list[tuple[int, int]]:
-    """(shift, width) of the byte planes that levels 1 to `top` need, less one and without sign."""
+    """Return (shift, width) of the byte planes that levels 1 to `top` need, less one and without sign."""
     width = max(top - 1, 0).bit_length()
     return [(shift, min(8, width - shift)) for shift in range(0, width, 8)]

@@ -63,7 +63,7 @@ class Payload:
 
     @classmethod
     def sparse(cls, layout: Layout, indices: ArrayLike, values: Vector) -> Payload:
-        """Some coordinates of the flat vector, strictly rising (any integer dtype), and their float32 values."""
+        """Build a payload from strictly increasing indices (any integer dtype) and their float32 values."""
         given, vector = np.asarray(indices), np.array(values)
         _check_indices(given, layout)
         listed = given.astype(np.uint32)
@@ -76,7 +76,7 @@ class Payload:
 
     @classmethod
     def full(cls, layout: Layout, vector: Vector, buffers: Buffers | None = None) -> Payload:
-        """Every coordinate as float32; the vector is not copied."""
+        """Build a payload of every coordinate as float32; the vector is not copied."""
         _check_float32("vector", vector, layout.size)
         vector = np.ascontiguousarray(vector)
         values = tuple(Float32Values(vector[tensor.span]) for tensor in layout.parameters)
@@ -110,14 +110,14 @@ class Payload:
             done += len(values)
 
     def dense(self) -> Vector:
-        """The update as the server will see it: zero where nothing was sent."""
+        """Return the update as the server will see it: zero where nothing was sent."""
         out = np.zeros(self.layout.size, np.float32)
         for values, part, indices in self._parts(out):
             part[... if indices is None else indices] = values.decode()
         return out
 
     def add_to(self, accumulator: Vector, weight: float = 1.0, *, threads: int | None = None) -> None:
-        """accumulator += weight * dense(), without making the dense vector. Layers are added side by side."""
+        """Compute accumulator += weight * dense() without the dense vector; layers are added in parallel."""
         _check_float32("accumulator", accumulator, self.layout.size)
         if not accumulator.flags.writeable:
             raise UpdateError("the accumulator is read-only; give an array that can be changed")
@@ -132,7 +132,7 @@ class Payload:
             pass
 
     def dot(self, vector: Vector) -> float:
-        """The inner product with a dense vector, without making this one dense."""
+        """Return the inner product with a dense vector, without building the dense vector of this one."""
         _check_float32("vector", vector, self.layout.size)
         total = 0.0
         for values, part, indices in self._parts(vector):
@@ -141,7 +141,7 @@ class Payload:
         return total
 
     def _parts(self, vector: Vector) -> Iterator[Part]:
-        """The values of each layer, and where they belong."""
+        """Return the values of each layer, and where they belong."""
         if isinstance(self.selection, Dense):
             for tensor, values in zip(self.layout.parameters, self.values, strict=True):
                 yield values, vector[tensor.span], None
@@ -165,7 +165,7 @@ class Payload:
         return float(np.sqrt(sum(np.square(values.decode(), dtype=np.float64).sum() for values in self.values)))
 
     def largest(self) -> float:
-        """The largest magnitude; nan if a value is not finite."""
+        """Return the largest magnitude; nan if a value is not finite."""
         return float(np.max([values.largest() for values in self.values], initial=0))
 
 

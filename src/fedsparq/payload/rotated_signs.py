@@ -79,7 +79,7 @@ class RotatedSigns(CachedValues):
 
 
 def rotation_blocks(size: int) -> list[tuple[int, int, int]]:
-    """(start, size, size with zeros behind) of the blocks of a layer, whose sizes with zeros are powers of two.
+    """Return (start, size, size with zeros after it) of a layer's blocks, whose sizes with zeros are powers of two.
 
     As long ones as possible come first; what is left below 64 coordinates is filled up with zeros, to 8 at least.
     """
@@ -94,7 +94,7 @@ def rotation_blocks(size: int) -> list[tuple[int, int, int]]:
 
 
 def rotated_bytes(size: int) -> int:
-    """How many bytes the signs of `size` coordinates take."""
+    """Return how many bytes the signs of `size` coordinates take."""
     return sum(padded for _, _, padded in rotation_blocks(size)) // 8
 
 
@@ -111,7 +111,7 @@ def flip_signs(x: Any, seed: Any) -> None:
 
 @jit
 def hadamard(x: Any) -> None:
-    """The Walsh-Hadamard transform in place, not normalised; the size is a power of two."""
+    """Compute the Walsh-Hadamard transform in place, not normalized; the size is a power of two."""
     half = 1
     while half < x.size:
         for start in range(0, x.size, 2 * half):
@@ -124,7 +124,7 @@ def hadamard(x: Any) -> None:
 
 @jit
 def rotate(x: Any, seed: Any, number: int) -> None:
-    """A random rotation of block `number`: random signs, then Walsh-Hadamard, normalised."""
+    """Rotate block `number` at random: random signs, then Walsh-Hadamard, normalized."""
     flip_signs(x, random_bits(seed, number))
     hadamard(x)
     x *= np.float32(1.0 / np.sqrt(x.size))

@@ -75,12 +75,12 @@ class Sketch(WholeLayer):
 
 
 def sketch_columns(size: int, share: float, rows: int) -> int:
-    """How many columns a table has, to hold `share` as many numbers as a layer of this size; 0: there is none."""
+    """Return how many columns a table has, to hold `share` as many numbers as the layer; 0 if there is no table."""
     return max(1, int(share * size / rows)) if size > _MIN_SKETCHED_SIZE else 0
 
 
 def sketch(layer: Vector, seed: int, rows: int, columns: int) -> Table:
-    """The table of a layer."""
+    """Return the table of a layer."""
     sums = np.zeros((rows, columns))
     add_to_table(layer, np.uint64(seed), sums)
     return np.clip(sums, -LARGEST_FLOAT32, LARGEST_FLOAT32).astype(np.float32)
@@ -88,7 +88,7 @@ def sketch(layer: Vector, seed: int, rows: int, columns: int) -> Table:
 
 @jit
 def add_to_table(layer: Any, seed: Any, table: Any) -> None:
-    """table[row, place] += sign * coordinate: the place from the upper 32 bits of a hash, the sign from its lowest."""
+    """Compute table[row, place] += sign * coordinate: place and sign are the upper 32 bits and the lowest of a hash."""
     for row in range(table.shape[0]):
         own = random_bits(seed, row)
         for i in range(layer.size):
@@ -102,7 +102,7 @@ def add_to_table(layer: Any, seed: Any, table: Any) -> None:
 
 @jit
 def estimate_coordinates(table: Any, seed: Any, out: Any) -> None:
-    """The median over rows of sign * table[row, place], for each coordinate."""
+    """Return for each coordinate the median over rows of sign * table[row, place]."""
     rows = table.shape[0]
     seeds = np.empty(rows, np.uint64)
     for row in range(rows):

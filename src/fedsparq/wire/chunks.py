@@ -116,27 +116,27 @@ def read_layers(reader: Reader, layout: Layout, seeded: Seeded | None, parts: li
 
 
 def _drawn(seeded: Seeded, layout: Layout) -> Iterator[Indices]:
-    """The seeded indices of each chunk."""
+    """Return the seeded indices of each chunk."""
     indices = seeded.indices
     return (indices[first:last] for first, last in pairwise([0, *_chunk_ends(indices, layout)]))
 
 
 def _chunks(tensor: Tensor) -> Iterator[tuple[int, int]]:
-    """(first coordinate, size) of each chunk of a layer."""
+    """Return (first coordinate, size) of each chunk of a layer."""
     end = tensor.offset + tensor.size
     for start in range(tensor.offset, end, CHUNK):
         yield start, min(CHUNK, end - start)
 
 
 def _chunk_ends(indices: Indices, layout: Layout) -> list[int]:
-    """Where among rising indices those of each chunk end."""
+    """Return where among increasing indices those of each chunk end."""
     ends = [start + size for tensor in layout.parameters for start, size in _chunks(tensor)]
     found: list[int] = np.searchsorted(indices, np.array(ends, np.uint32)).tolist()
     return found
 
 
 def _listed(indices: list[Indices | range], offset: int = 0) -> Indices:
-    """The indices of chunks one by one, also of those that are sent as a whole, counted from `offset`."""
+    """Return the indices of chunks, those of fully sent ones too, counted from `offset`."""
     arrays = (np.arange(i.start, i.stop, dtype=np.uint32) if isinstance(i, range) else i for i in indices)
     listed = np.concatenate([np.empty(0, np.uint32), *arrays])
     return listed - np.uint32(offset) if offset else listed

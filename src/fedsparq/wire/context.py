@@ -45,7 +45,7 @@ _TABLES = (
 
 
 def context_levels(payload: Payload) -> tuple[ScaledLevels, ...]:
-    """A payload's values if they can be coded by context and are of a size to gain by it, else none."""
+    """Return a payload's values if they can be coded by context and are of a size to gain by it, else none."""
     values = tuple(v for v in payload.values if isinstance(v, ScaledLevels))
     suits = (
         not isinstance(payload.selection, Seeded)
@@ -57,7 +57,7 @@ def context_levels(payload: Payload) -> tuple[ScaledLevels, ...]:
 
 
 def write_levels(writer: Writer, payload: Payload, values: tuple[ScaledLevels, ...], short: bool) -> None:
-    """The headers of all layers, then every coordinate's level in one stream."""
+    """Write the headers of all layers, then every coordinate's level in one stream."""
     layers = []
     for tensor, layer, own in zip(payload.layout.parameters, payload.layers(), values, strict=True):
         own.write_header(writer, short)
@@ -99,7 +99,7 @@ def read_levels(reader: Reader, layout: Layout, short: bool, parts: list[Part]) 
 
 
 def pack(layers: Sequence[tuple[Tensor, int, Levels]]) -> bytes:
-    """The stream of some layers: each tensor with its highest level, and the level of every coordinate."""
+    """Return the stream of some layers: each tensor with its highest level, and the level of every coordinate."""
     bits = sum(2 * levels.size + int(np.abs(levels).sum(dtype=np.int64)) for _, _, levels in layers)
     coder = _Coder(np.empty(_MAX_BYTES_PER_BIT * bits, np.uint8), decode=False)
     for tensor, top, levels in layers:
@@ -135,7 +135,7 @@ class _Coder:
         kernels.walk(levels, matrix(tensor.shape), top, _TABLES, self.learned, self.registers, self._data, self._decode)
 
     def finish(self) -> bytes:
-        """All bytes, with as few last ones as tell the rest of the range; zeros at the end go without saying."""
+        """Return all bytes, with as few last ones as determine the range; zeros at the end are left out."""
         low, high, _, at, _ = map(int, self.registers)
         for kept in range(5):
             unit = 1 << (32 - 8 * kept)
@@ -146,7 +146,7 @@ class _Coder:
 
 
 def matrix(shape: tuple[int, ...]) -> tuple[int, int, int]:
-    """Rows and columns a tensor is read in, and how far back in a row a coordinate's other neighbour is; 0: nowhere.
+    """Return rows and columns a tensor is read in, and how far back in a row the other neighbour is; 0: there is none.
 
     A row is an output. In a convolution the other neighbour is one up in the kernel; where a row is a square image,
     one up in that.

@@ -61,7 +61,7 @@ class IndexBuffer:
 
 
 def read_index(reader: Reader, start: int, size: int, buffer: IndexBuffer) -> tuple[int, Indices | range]:
-    """The coding of a chunk's indices, and these; none where seeded ones are meant."""
+    """Read the coding of a chunk's indices, and these; none if seeded ones are meant."""
     coding = reader.byte()
     if coding == ALL:
         return ALL, range(start, start + size)

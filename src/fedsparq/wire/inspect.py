@@ -110,13 +110,13 @@ class _EntropyCounter(Writer):
 
 
 def _name(values: Values) -> str:
-    """A kind of value in words: "float16", "uniform levels"."""
+    """Return the name of a value kind as words: "float16", "uniform levels"."""
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", type(values).__name__)
     return words.removesuffix(" Values").lower()
 
 
 def _entropy_bits(symbols: NDArray[np.integer]) -> float:
-    """Bits that all these symbols take together, if each costs what its frequency among them says."""
+    """Return the bits of all these symbols, if each costs what its frequency among them says."""
     _, counts = np.unique(symbols, return_counts=True)
     return float((counts * np.log2(symbols.size / counts)).sum())
 
