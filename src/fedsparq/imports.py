@@ -19,11 +19,7 @@ _FORM = re.compile(r"(?P<module>[^\W\d]\w*(?:\.[^\W\d]\w*)*):(?P<function>[^\W\d
 
 
 def load_function(name: str, what: str, choices: Iterable[str] = ()) -> Callable[..., Any]:
-    """Import the function ``package.module:function``; errors name `what` it is and the built-in `choices`.
-
-    >>> load_function("json:dumps", "method")([1, 2])
-    '[1, 2]'
-    """
+    """Import the function ``package.module:function``; errors name `what` it is and the built-in `choices`."""
     found = _FORM.fullmatch(name)
     if found is None:
         known = ", ".join(choices)

@@ -75,10 +75,6 @@ class Layout:
     * counters are integers, and travel uncompressed: ``int64[layout.counter_size]``.
 
     Tensors of other types are listed with their own type, and their values pass through these three.
-
-    >>> layout = Layout.of({"fc.weight": (10, 4), "fc.bias": (10,)})
-    >>> layout.size, [t.name for t in layout.parameters]
-    (50, ['fc.weight', 'fc.bias'])
     """
 
     tensors: tuple[Tensor, ...]
@@ -173,13 +169,7 @@ class Layout:
         return list(starmap(slice, pairwise(np.searchsorted(indices, self.bounds.astype(np.uint32)).tolist())))
 
     def flatten(self, arrays: Mapping[str, ArrayLike]) -> tuple[Vector, Buffers | None]:
-        """Return a flat copy of named arrays; the buffers are None where the layout has neither buffers nor counters.
-
-        >>> layout = Layout.of({"w": (2, 2), "b": (1,)})
-        >>> vector, _ = layout.flatten({"w": [[1, 2], [3, 4]], "b": [5]})
-        >>> vector.tolist(), layout.unflatten(vector)["w"].tolist()
-        ([1.0, 2.0, 3.0, 4.0, 5.0], [[1.0, 2.0], [3.0, 4.0]])
-        """
+        """Return a flat copy of named arrays, and None for the buffers if it has neither buffers nor counters."""
         known = {tensor.name for tensor in self.tensors}
         for name in arrays:
             if name not in known:

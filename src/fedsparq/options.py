@@ -101,11 +101,7 @@ def validate_options(
 
 
 def parse_bytes(amount: str | int) -> int:
-    """Read a number of bytes from text such as "20 kB", "5 MB", "1.5 MiB" or "4096".
-
-    >>> parse_bytes("20 kB"), parse_bytes("1.5 KiB"), parse_bytes(300)
-    (20000, 1536, 300)
-    """
+    """Read a number of bytes from text such as "20 kB", "5 MB", "1.5 MiB" or "4096"."""
     text = str(amount).strip()
     try:
         count = int(_BYTES.validate_python(text)) if ByteSize.byte_string_re.fullmatch(text) else -1

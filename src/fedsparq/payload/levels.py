@@ -6,7 +6,7 @@ import math
 from abc import abstractmethod
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,18 +19,7 @@ from fedsparq.payload.values import LARGEST_FLOAT32, CachedValues, LazyIndices, 
 
 MAX_LEVEL = 32767
 _MAX_CLASSES = 8
-
-
-class LevelsHeader(NamedTuple):
-    """What the chunks of a layer share."""
-
-    top: int
-    """The highest level that may occur."""
-    scale: Vector
-    """What levels are multiplied with or looked up in."""
-    tops: tuple[int, ...] = ()
-    """How many levels each class has."""
-    bucket: int = 0
+_NO_LEVELS = np.empty(0, np.int16)
 
 
 class Levels(CachedValues):
@@ -99,6 +88,19 @@ class Levels(CachedValues):
         levels = above.astype(np.int16) + np.int16(1)
         return np.where(signs, -levels, levels)
 
+    @classmethod
+    def join(cls, header: LevelsHeader, data: NDArray[Any], indices: LazyIndices, tensor: Tensor) -> Levels:
+        return replace(header.values, levels=data.astype(np.int16, copy=False))  # type: ignore[type-var]
+
+
+class LevelsHeader(NamedTuple):
+    """What the chunks of a layer share."""
+
+    top: int
+    """The highest level that may occur."""
+    values: Levels
+    """The values without their levels."""
+
 
 class ScaledLevels(Levels):
     """Levels whose value does not depend on their index: one scale or table stands for the layer.
@@ -154,11 +156,7 @@ class UniformLevels(ScaledLevels):
         step = read_scale(reader, 1 if top else 0, top, tensor, short)
         if top and step[0] == 0:
             raise WireError(f"layer {tensor.name!r}: its step is 0")
-        return LevelsHeader(top, step)
-
-    @classmethod
-    def join(cls, header: LevelsHeader, data: NDArray[Any], indices: LazyIndices, tensor: Tensor) -> UniformLevels:
-        return cls(header.scale[0] if header.top else np.float32(0), data.astype(np.int16, copy=False))
+        return LevelsHeader(top, cls(step[0] if top else np.float32(0), _NO_LEVELS))
 
 
 @register_builtin
@@ -206,11 +204,7 @@ class ClassLevels(ScaledLevels):
         steps = read_scale(reader, len(tops), 1, tensor, short)
         if (steps.astype(np.float64) * tops > LARGEST_FLOAT32).any():
             raise WireError(f"layer {tensor.name!r}: a step is too large")
-        return LevelsHeader(sum(tops), steps, tops)
-
-    @classmethod
-    def join(cls, header: LevelsHeader, data: NDArray[Any], indices: LazyIndices, tensor: Tensor) -> ClassLevels:
-        return cls(header.scale, header.tops, data.astype(np.int16, copy=False))
+        return LevelsHeader(sum(tops), cls(steps, tops, _NO_LEVELS))
 
 
 @register_builtin
@@ -244,11 +238,7 @@ class Codebook(ScaledLevels):
 
     @classmethod
     def read_header(cls, reader: Reader, code: int, tensor: Tensor, short: bool = False) -> LevelsHeader:
-        return LevelsHeader(code >> 2, read_scale(reader, code >> 2, 1, tensor, short))
-
-    @classmethod
-    def join(cls, header: LevelsHeader, data: NDArray[Any], indices: LazyIndices, tensor: Tensor) -> Codebook:
-        return cls(header.scale, data.astype(np.int16, copy=False))
+        return LevelsHeader(code >> 2, cls(read_scale(reader, code >> 2, 1, tensor, short), _NO_LEVELS))
 
 
 @register_builtin
@@ -287,12 +277,12 @@ class BucketLevels(Levels):
             raise WireError(f"layer {tensor.name!r}: its buckets have no size")
         top = reader.varint(MAX_LEVEL)
         steps = read_scale(reader, -(-tensor.size // bucket), max(top, 1), tensor)
-        return LevelsHeader(top, steps, bucket=bucket)
+        return LevelsHeader(top, cls(bucket, steps, np.empty(0, np.uint32), _NO_LEVELS))
 
     @classmethod
     def join(cls, header: LevelsHeader, data: NDArray[Any], indices: LazyIndices, tensor: Tensor) -> BucketLevels:
-        owners = indices() // np.uint32(header.bucket)
-        return cls(header.bucket, header.scale, owners, data.astype(np.int16, copy=False))
+        values = cast(BucketLevels, super().join(header, data, indices, tensor))
+        return replace(values, owners=indices() // np.uint32(values.bucket))
 
 
 def write_scale(writer: Writer, scale: Vector, short: bool = False) -> None:
