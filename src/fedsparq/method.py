@@ -46,7 +46,7 @@ class Identity:
     version: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
     label: str = field(default="", compare=False)
-    """The name with the options that differ from the defaults: `fedsparq multiplier=2`. It does not travel."""
+    """The name with the options that differ from the defaults: `fedsparq multiplier=2`. It is not sent."""
 
     def encode(self) -> bytes:
         """Return the identity as the text that is sent."""
@@ -84,15 +84,15 @@ _ABSENT = "(no such option)"
 
 @dataclass(frozen=True, kw_only=True)
 class MethodTraits:
-    """What clients, servers and transports must know of a method: what the traits of its parts come to."""
+    """What clients, servers and transports must know of a method, derived from the traits of its parts."""
 
     is_contractive: bool
     has_common_support: bool
     is_layerwise: bool
     conserves_mass: bool
-    """Whether what is not sent, or not counted, is all sent later."""
+    """Whether everything that is not sent, or not counted, is sent later."""
     needs_acks: bool
-    """Whether clients move states by what counted, and so must be told of every reply."""
+    """Whether clients move states by what counted, so that every reply must be acknowledged."""
     needs_model_change: bool
     """Whether clients learn by how much the model moves."""
     requires_full_participation: bool
@@ -115,12 +115,12 @@ class Method:
 
     compressor: AnyCompressor
     feedback: Feedback | str = "off"
-    """What is remembered of what was not sent: an object, or `full`, `scaled`, `kept-only`, `deferred`, `off`."""
+    """How what was not sent is kept: an object, or `full`, `scaled`, `kept-only`, `deferred`, `off`."""
     rules: tuple[ClientRule, ...] = ()
     aggregator: Aggregator = field(default_factory=Mean)
     optimizer: Optimizer = field(default_factory=Step)
     identity: Identity | None = field(default=None, init=False)
-    """None for a method made by hand: other processes could not make the same one."""
+    """None for a method built without a name: other processes could not build the same one."""
     traits: MethodTraits = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Options and their ranges, said once in annotations and checked by pydantic; each error is one clear sentence."""
+"""Options and their ranges, stated once in annotations and checked by pydantic; each error is one sentence."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pydantic.dataclasses import dataclass
 from fedsparq.errors import OptionError
 
 Fraction = Annotated[float, Field(gt=0, le=1)]
-"""A part of all coordinates, never none."""
+"""A fraction of all coordinates, above 0."""
 Decay = Annotated[float, Field(ge=0, lt=1)]
 """How much of the past a moving average or a momentum keeps."""
 Positive = Annotated[float, Field(gt=0)]

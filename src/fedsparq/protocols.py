@@ -37,7 +37,7 @@ class PartTraits:
     """Traits of any part. A method is refused where what one part requires is not what another one provides."""
 
     requires: str = ""
-    """A few words. So the two halves of a method that client and server keep in step cannot be exchanged alone."""
+    """A few words. The two halves of a method that must match on client and server so cannot be exchanged alone."""
     provides: str = ""
 
 
@@ -50,7 +50,7 @@ class CompressorTraits(PartTraits):
     is_layerwise: bool = False
     """Whether what is sent of a layer depends on no other layer: then a model can be compressed in pieces."""
     draws_per_round: bool = False
-    """Whether ``begin(state, round) -> state`` is called before each round, for what all clients draw alike."""
+    """Whether ``begin(state, round) -> state`` is called before each round, for what all clients draw equally."""
     uses_plan: bool = False
     """Whether it cannot compress without the aggregator's round plan."""
     copies_values: bool = False
@@ -64,7 +64,7 @@ class FeedbackTraits(PartTraits):
     conserves_mass: bool = False
     """Whether nothing is discarded: update + old residual = payload + new residual."""
     needs_acks: bool = False
-    """Whether it is told of every reply, also of one that counted entirely: its state moves only by what counted."""
+    """Whether every reply is acknowledged to it, even one that counted entirely: its state moves by what counted."""
     is_layerwise: bool = False
 
 
@@ -78,7 +78,7 @@ class RuleTraits(PartTraits):
     task: str = ""
     """The one task that the rule is for, if it is not for all."""
     config: Mapping[str, float] = field(default_factory=dict)
-    """What a Flower app that trains by itself is told of the rule, such as ``{"proximal-mu": 0.01}``."""
+    """What the config of a Flower app that trains by itself gets, such as ``{"proximal-mu": 0.01}``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,9 +86,9 @@ class AggregatorTraits(PartTraits):
     weighting: Weighting | None = "uniform"
     """Whether an update weighs its number of examples, or 1; None: as with the aggregator that it replaces."""
     requires_common_support: bool = False
-    """Whether it makes sense only where all clients send the same coordinates."""
+    """Whether it makes sense only if all clients send the same coordinates."""
     steps_without_replies: bool = False
-    """Whether the server steps also where no reply counted, as for a mean with noise in it."""
+    """Whether the server steps even if no reply counted, as for a mean with noise in it."""
     plans_rounds: bool = False
     """Whether ``plan(layout, state) -> RoundPlan`` gives what clients must know before they compress."""
 
@@ -171,7 +171,7 @@ class Compressed(NamedTuple):
 
 @runtime_checkable
 class Compressor(Protocol):
-    """Turns an update into a payload. Its traits are `CompressorTraits`."""
+    """Compresses an update into a payload. Its traits are `CompressorTraits`."""
 
     def init(self, layout: Layout) -> Arrays:
         """Return the state before the first round."""
@@ -215,18 +215,18 @@ class Feedback(Protocol):
 
 @dataclass(frozen=True)
 class Heard:
-    """What became of a client's reply, once a later broadcast has told it."""
+    """The server's acknowledgement of a client's reply, as a later broadcast states it."""
 
     payload: Payload
     """What the server decoded."""
     share: float
-    """Which share of it counted, from 0 to 1."""
+    """The share of it that counted, from 0 to 1."""
     change: Vector | None = None
-    """By how much the model has moved since the client got the one behind the reply; None where that is not known."""
+    """The model's change since the model from which the reply was trained; None if it is not known."""
     rounds: int = 1
-    """In how many rounds it did: 1 where the client was asked again in the next."""
+    """The number of rounds of that change: 1 if the client was selected again in the next."""
     reach: float = 0.0
-    """How far the training behind the reply would have moved a weight against a gradient of 1: lr x steps."""
+    """How far the reply's training would have moved a weight against a gradient of 1: lr x steps for plain SGD."""
 
 
 class ClientRule:
@@ -272,25 +272,24 @@ class Update:
     weight: float = 1.0
     """The number of examples if the aggregator weighs by them, else 1."""
     reread: Callable[[], Payload] | None = field(default=None, repr=False, compare=False)
-    """Makes the payload again from its bytes, where these are at hand: a round takes less memory as bytes."""
+    """Decodes the payload again, if its bytes are available: a round takes less memory as bytes."""
 
 
 @dataclass(frozen=True)
 class Aggregate:
-    """What a round's updates come to."""
+    """The result of a round's updates."""
 
     mean: Vector | None
     """None: the model is stepped elsewhere."""
     shares: Mapping[int, float]
-    """Which share of each client's reply counted, from 0 to 1. The rest goes back to the client's residual."""
+    """The share of each client's reply that counted, from 0 to 1. The rest returns to the client's residual."""
     buffers: Buffers | None = None
     state: Arrays = field(default_factory=dict)
     """The aggregator's next state."""
     let_go: Mapping[int, float] = field(default_factory=dict)
-    """Which share neither counted nor goes back: a rule that often counts less than clients send must bound what they
-    owe."""
+    """The share that is discarded: it neither counted nor returns to the residual, so that residuals stay bounded."""
     measures: Mapping[str, float] = field(default_factory=dict)
-    """What there is to record of the round beside its bytes."""
+    """Metrics to record of the round, besides its bytes."""
 
 
 class Accumulator(Protocol):
@@ -321,7 +320,7 @@ class ModelAccumulator(Protocol):
 
 @runtime_checkable
 class Aggregator(Protocol):
-    """Turns the updates of a round into their mean, and the share of each that counted.
+    """Aggregates the updates of a round into their mean, and the share of each that counted.
 
     Its traits are `AggregatorTraits`.
     """
@@ -346,7 +345,7 @@ class Optimizer(Protocol):
 
 @dataclass(frozen=True)
 class State:
-    """What a method remembers on one client: arrays that can be saved and compared. Never changed in place."""
+    """The state of a method on one client: arrays that can be saved and compared. Never changed in place."""
 
     layout: Layout
     compressor: Arrays = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Several threads for one call: compiled loops, zstd and numpy let go of the interpreter's lock."""
+"""Several threads for one call: compiled loops, zstd and numpy release the interpreter's lock."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def available_threads() -> int:
 
 
 def only_one() -> None:
-    """Say, for this process and those that it starts, that others share the CPUs: one thread is the default."""
+    """Make one thread the default of this process and those that it starts, as others share the CPUs."""
     os.environ[_LIMIT] = "1"
 
 

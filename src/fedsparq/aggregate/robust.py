@@ -1,5 +1,4 @@
-"""The rule to take when some clients may be hostile: no reply is long, no group speaks with one voice, nobody pulls
-against all others."""
+"""A robust mean for rounds with malicious clients: clip norms, down-weight near duplicates, drop opposed updates."""
 
 from __future__ import annotations
 
@@ -18,37 +17,38 @@ from fedsparq.payload.kernels import random_bits
 from fedsparq.protocols import Aggregate, AggregatorTraits, Weighting
 
 _WIDTH = 1 << 14
-"""The length of a sketch. Cosines of longer updates are known to about 1 / sqrt of it."""
+"""The length of a sketch. Cosines of longer updates are exact to about 1 / sqrt of it."""
 _SIMILARITY_SIGMAS = 4.0
-"""So many (robust) standard deviations from the median is what honest clients rarely are."""
+"""Duplicates: the cosine of a pair is this many (robust) standard deviations above the median."""
 _DISAGREEMENT_SIGMAS = 2.0
-"""Likewise for agreement with the others, where what is far below the median must be negative too."""
+"""Opposition: the mean cosine with the others is this many standard deviations below the median, and negative."""
 _DUPLICATE_COSINE = 0.95
-"""Above this cosine, two updates are alike however alike all others are."""
+"""Above this cosine, two updates are duplicates whatever the others are."""
 _MAX_WEIGHT_RATIO = 3.0
-"""As a multiple of the median weight, the most that a client weighs."""
+"""The largest weight of a client, as a multiple of the median weight."""
 _MIN_CLIENTS = 5
-"""Of fewer updates, nothing can be said of what is usual: they are clipped only."""
+"""Fewer updates are only clipped: what is usual cannot be estimated."""
 
 
 @component
 class Robust:
-    """A mean of updates that are clipped, counted once where they are alike, and left out where they point backwards.
+    """The mean of clipped updates, in which near duplicates share one weight and opposed updates have none.
 
-    1. Clipped: an update longer than the radius is cut to it, as by centered clipping around zero.
-    2. Alike: updates whose cosine is far above what is usual in the round share one voice. Sparse updates of honest
-       clients are nearly orthogonal; those of a coalition that pushes one way are not, and one that hides this by noise
-       spends its length on it.
-    3. Backwards: an update whose mean cosine with all but its like is negative, and far below the others', is left out.
+    1. Clipping: an update longer than the radius is scaled down to it, as by centered clipping around zero.
+    2. Duplicates: updates whose cosine is far above the round's usual one share one weight. Sparse updates of honest
+       clients are nearly orthogonal; those of a coalition with one target are not, and noise to hide it uses up
+       their norm.
+    3. Opposition: an update whose mean cosine with all but its duplicates is negative, and far below the others', has
+       no weight.
 
-    Cosines come from sketches that are made as updates arrive, so that each update is read twice. f attackers of n move
-    the sum by at most f radius, whatever they know.
+    Cosines come from sketches that are built as updates arrive, so that each update is read twice. f attackers of n
+    move the sum by at most f radius, whatever they know.
 
     Args:
         radius: 0 for a multiple of the median of the round's norms.
         reach: that multiple.
-        weighting: by examples or all alike; None for that of the method whose aggregator it replaces. No client weighs
-            more than three times the median, whatever it claims.
+        weighting: by examples or uniform; None for that of the method whose aggregator it replaces. No client weighs
+            more than three times the median.
     """
 
     radius: NonNegative = 0.0

@@ -20,22 +20,22 @@ from fedsparq.payload import Payload
 from fedsparq.protocols import Aggregate, AggregatorTraits, Stateless, Update, Weighting
 
 MAX_RETURNED_SHARE = 0.5
-"""At most this share of a reply goes back to its client; what a rule counts less than the rest is let go. A client that
-is always clipped, or never chosen, would otherwise owe more each round, without end."""
+"""The largest share of a reply that returns to its client's residual; what a rule counts less is discarded. Otherwise
+the residual of a client that is always clipped, or never chosen, would grow without bound."""
 
 Float64s = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class BufferedUpdate:
-    """An update of a round under way."""
+    """An update that is held until its round closes."""
 
     client: int
     norm: float
     buffers: Buffers | None
     payload: Callable[[], Payload]
     summary: Any = None
-    """What the rule took of it when it came."""
+    """What the rule computed from it on arrival."""
     weight: float = 1.0
 
     @classmethod
@@ -52,7 +52,7 @@ Rule = Callable[[Sequence[Update], Layout], tuple[Any, Mapping[int, float]]]
 
 
 class CountedRound:
-    """What accumulators share that take updates in as they come: the shares, and the mean of buffers."""
+    """Base of accumulators that add updates as they arrive: the shares, and the mean of buffers."""
 
     def __init__(self, layout: Layout, state: Arrays) -> None:
         self.layout, self.state = layout, state

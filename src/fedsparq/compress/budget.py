@@ -1,4 +1,4 @@
-"""How many bytes there are to spend, and a message that fits them."""
+"""Byte budgets: how many bytes a message may take, and the candidate that fits them best."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _TARGET_FILL = 0.978
 _MIN_FILL = 0.956
 _MAX_TRIES = 16
 _SMALL, _LARGE = 0.75, 1.03
-"""What the wire makes of a bit of the model, before it was seen: where coding is by context, and where not."""
+"""Bits on the wire per bit of the model, before it is measured: with context coding, and without."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """What could be sent, and how many bits a model of the wire gives it."""
+    """A payload that could be sent, and how many bits a model of the wire expects."""
 
     payload: Payload
     bits: float
@@ -43,11 +43,11 @@ MakeCandidate = Callable[[float, float], Candidate]
 
 @component
 class ByteBudget:
-    """The bytes of a message.
+    """The byte budget of a message.
 
-    `budget` is the most it may take, buffers and counters included; 0 stands for `bits` a parameter, buffers and
-    counters apart. What the wire made of the model's bits is remembered, and smoothed by `beta`. `encode` is the
-    wire's, which codes by context up to `context_limit` coordinates.
+    `budget` is the most bytes, buffers and counters included; 0: `bits` per parameter, without buffers and counters.
+    How many bits the wire takes per bit of the model is measured, and smoothed by `beta`. `encode` is the wire's, which
+    codes by context up to `context_limit` coordinates.
     """
 
     bits: Bits
@@ -99,10 +99,10 @@ class ByteBudget:
         return self.budget - buffers
 
     def fill(self, layout: Layout, state: Arrays, make: MakeCandidate) -> tuple[Candidate, Arrays]:
-        """As much as there are bytes for: by the model's bits, put right by what the wire makes of them.
+        """Build the largest candidate that fits, by the model's bits, corrected by what the wire takes for them.
 
-        A budget is kept by measuring every message. Without one, that would be most of the work: a small model's are
-        measured in rounds 0, 1, 2, 4, 8 and so on, a large one's, whose coding holds no surprise, never.
+        With a budget, every message is encoded and measured. Without one, that would be most of the work: those of a
+        small model are measured in rounds 0, 1, 2, 4, 8 and so on, those of a large one, which vary little, never.
         """
         small, most, rounds = layout.size <= self.context_limit, int(state["bytes"][0]), int(state["rounds"][0])
         candidate, efficiency = make(*self.target_bits(state, small)), None

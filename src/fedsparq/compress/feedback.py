@@ -1,8 +1,8 @@
-"""Error feedback: what is remembered of what was not sent, and what becomes of a reply that did not count.
+"""Error feedback: the residual of what was not sent, and of replies that did not count.
 
-A shift is a vector that client and server both remember: replies say how an update differs from it (EF21, EControl,
-SoteriaFL). The client's shift moves only by what the server has counted, so that the server's mean of the shifts stays
-the mean of the clients' own. A client whose state is lost begins at 0 while the server still holds its shift.
+A shift is a vector that client and server share: replies are relative to it (EF21, EControl, SoteriaFL). The client's
+shift moves only by what the server counted, so that the server's mean of the shifts stays the mean of the clients'. A
+client whose state is lost starts at 0 while the server still holds its shift.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Step = tuple[Payload, State]
 
 @component
 class DeferredFeedback:
-    """What the compressor itself left for later; the rest is unbiased, and not returned if it is lost."""
+    """Keep what the compressor defers to later rounds; the rest is unbiased, and not returned if it is lost."""
 
     traits: ClassVar[FeedbackTraits] = FeedbackTraits(is_layerwise=True)
 
@@ -55,7 +55,7 @@ class DeferredFeedback:
 
 @component
 class RoundingErrorFeedback(DeferredFeedback):
-    """The rounding errors of what was sent; what was not sent is forgotten."""
+    """Keep the rounding errors of what was sent; what was not sent is discarded."""
 
     def compress(self, update: Vector, state: State, compressor: AnyCompressor, rng: Generator) -> Step:
         payload, after = super().compress(update, state, compressor, rng)
@@ -66,7 +66,7 @@ class RoundingErrorFeedback(DeferredFeedback):
 
 @component
 class NoFeedback(Stateless):
-    """Nothing."""
+    """Keep nothing."""
 
     traits: ClassVar[FeedbackTraits] = FeedbackTraits(is_layerwise=True)
 
@@ -80,7 +80,7 @@ class NoFeedback(Stateless):
 
 @component
 class ErrorFeedback:
-    """Error feedback (Seide 2014): all that was not sent, and all that was sent but did not count."""
+    """Error feedback (Seide 2014): keep what was not sent, and what was sent but did not count."""
 
     traits: ClassVar[FeedbackTraits] = FeedbackTraits(conserves_mass=True, is_layerwise=True)
 
@@ -98,8 +98,8 @@ class ErrorFeedback:
 @component
 class ScaledErrorFeedback(ErrorFeedback):
     """Error feedback with a residual that never outweighs the update: b = min(1, kappa |update| / |residual|) of it is
-    added, and the rest waits. Our reading of "adaptive residual scaling"; the paper that it is cited for could not be
-    had.
+    added, and the rest stays. Our reading of "adaptive residual scaling"; the paper that it is cited for was not
+    available.
     """
 
     kappa: Positive = 1.0
@@ -117,7 +117,7 @@ class ScaledErrorFeedback(ErrorFeedback):
 
 @component
 class MomentumCorrected(ErrorFeedback):
-    """Deep gradient compression (Lin 2018): error feedback for the update's velocity, which stands in its place.
+    """Deep gradient compression (Lin 2018): error feedback for the update's velocity, which replaces it.
 
     The velocity is cleared where something was sent (momentum factor masking). An update longer than `clip_norm` is
     first scaled down to it; 0 clips nothing.

@@ -32,7 +32,7 @@ from fedsparq.options import validate_options
 from fedsparq.protocols import Aggregator, Optimizer
 
 Recipe = Callable[..., Method]
-"""A function that makes a method; its keyword arguments are the method's options, their annotations what is allowed."""
+"""A function that builds a method; its keyword arguments are the method's options, their annotations the ranges."""
 
 R = TypeVar("R", bound=Recipe)
 
@@ -65,8 +65,7 @@ SPELLINGS = {"random-k": "random-10", "top-k": "top-10"}
 """Other names that callers may use; messages, states, labels and folders keep the registered ones."""
 
 FederationDefaults = Callable[[Mapping[str, Any], float], Mapping[str, Any]]
-"""Of all options, and of the fraction of the clients that takes part in a round: those that suit such a federation, the
-same ones each time."""
+"""From all options, and the fraction of clients per round: the defaults for such a federation, always the same keys."""
 
 _DOWNLINK_DEFAULTS: dict[str, Mapping[str, Any]] = {}
 _FEDERATION_DEFAULTS: dict[str, FederationDefaults] = {}
@@ -79,11 +78,11 @@ def register(
     in_broadcasts: Mapping[str, Any] | None = None,
     in_federations: FederationDefaults | None = None,
 ) -> Callable[[R], R]:
-    """Give a recipe a name: ``@fedsparq.register("every-tenth")``.
+    """Register a recipe under a name: ``@fedsparq.register("every-tenth")``.
 
-    `version` is to be changed with what the recipe does, so that machines with different algorithms notice; without
-    one, a digest of the module's source stands for it. `in_broadcasts` are options that suit the server's broadcasts
-    better than the defaults; `in_federations` tells those that suit a federation whose server is the method's own.
+    Change `version` with what the recipe does, so that machines with different algorithms notice; without one, a digest
+    of the module's source is used. `in_broadcasts` are defaults for the server's broadcasts; `in_federations` returns
+    those for a federation whose server is the method's own.
     """
     if not name or ":" in name or any(character.isspace() for character in name):
         raise OptionError(f"a method cannot be registered as {name!r}; give a name such as 'every-tenth'")

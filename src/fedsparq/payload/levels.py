@@ -1,4 +1,4 @@
-"""Values that are signed whole levels times a scale: uniform levels, class levels, a codebook, bucket levels."""
+"""Values that are signed integer levels times a scale: uniform levels, class levels, a codebook, bucket levels."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NO_LEVELS = np.empty(0, np.int16)
 
 
 class Levels(CachedValues):
-    """Signed whole numbers from -top to top, never 0, times the numbers of a scale."""
+    """Signed integers from -top to top, never 0, times the numbers of a scale."""
 
     levels: NDArray[np.int16]
 
@@ -47,10 +47,10 @@ class Levels(CachedValues):
 
     @abstractmethod
     def _with_scale(self, scale: Vector) -> Values:
-        """The same levels with other numbers in the header."""
+        """Return the same levels with other numbers in the header."""
 
     def scaled(self, factor: np.float32) -> Values:
-        """Multiply the scale alone: not a byte more. One that is short stays so, rounded towards 0."""
+        """Multiply the scale alone, so that no byte is added: a short one stays so, rounded towards 0."""
         scale = np.float32(factor) * self.scale
         return self._with_scale((scale.view(np.uint32) & 0xFFFF0000).view(np.float32) if self.is_short else scale)
 
@@ -84,7 +84,7 @@ class Levels(CachedValues):
                 sound |= kernels.unpack(data, width, plane)
             above |= plane.astype(np.uint16) << np.uint16(shift)
         if sound < 0 or (above >= header.top).any():
-            raise WireError(f"layer {tensor.name!r}: a level is above {header.top}, or bits stand behind the last one")
+            raise WireError(f"layer {tensor.name!r}: a level is above {header.top}, or there are trailing bits")
         levels = above.astype(np.int16) + np.int16(1)
         return np.where(signs, -levels, levels)
 
@@ -120,7 +120,7 @@ class ScaledLevels(Levels):
 @register_builtin
 @dataclass(frozen=True)
 class UniformLevels(ScaledLevels):
-    """Whole multiples of one step: value = step * level, level from -32767 to 32767 but never 0."""
+    """Integer multiples of one step: value = step * level, level from -32767 to 32767 but never 0."""
 
     step: np.float32
     levels: NDArray[np.int16]
@@ -135,7 +135,7 @@ class UniformLevels(ScaledLevels):
         return np.array([self.step], np.float32)
 
     def _with_scale(self, scale: Vector) -> Values:
-        """As levels of one class if the step is 0, which is none for these."""
+        """Return levels of one class if the step is 0, which is not allowed here."""
         return (
             replace(self, step=scale[0]) if scale[0] or not self.top else ClassLevels(scale, (self.top,), self.levels)
         )
@@ -162,8 +162,8 @@ class UniformLevels(ScaledLevels):
 @register_builtin
 @dataclass(frozen=True)
 class ClassLevels(ScaledLevels):
-    """A class and a whole multiple of its step, counted through: levels 1 to tops[0] are multiples of steps[0], the
-    next tops[1] levels those of steps[1], and so on. So the class of each value is coded with its level.
+    """A class and an integer multiple of its step, numbered across classes: levels 1 to tops[0] are multiples of
+    steps[0], the next tops[1] levels those of steps[1], and so on. So the class of each value is coded with its level.
     """
 
     steps: Vector
@@ -244,12 +244,12 @@ class Codebook(ScaledLevels):
 @register_builtin
 @dataclass(frozen=True)
 class BucketLevels(Levels):
-    """Whole multiples of the step of a bucket, which is so many coordinates of the layer in a row."""
+    """Integer multiples of the step of a bucket: `bucket` consecutive coordinates of the layer."""
 
     bucket: int
     steps: Vector
     owners: NDArray[np.uint32]
-    """Which bucket each value lies in; the indices of the values tell."""
+    """The bucket of each value, which follows from its index."""
     levels: NDArray[np.int16]
     code: ClassVar[int] = 6
 

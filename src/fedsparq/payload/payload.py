@@ -1,4 +1,4 @@
-"""What a compressed update holds, between the algorithm that made it and the bytes that carry it."""
+"""A compressed update in memory: the coordinates that are sent, and the values of each layer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Part = tuple[Values, Vector, Indices | None]
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer's share of a payload."""
+    """One layer of a payload."""
 
     name: str
     start: int
@@ -36,9 +36,9 @@ class Layer:
 
 @dataclass(frozen=True)
 class Payload:
-    """A compressed update: which coordinates are sent, and per layer their values in order.
+    """A compressed update: the coordinates that are sent, and per layer their values in order.
 
-    `buffers` carries the statistics and counters of the model; None where the layout has none or nobody set them.
+    `buffers` are the statistics and counters of the model; None if the layout has none, or they are not sent.
 
     >>> layout = Layout.of({"a": (3,), "b": (2,)})
     >>> payload = Payload.sparse(layout, np.array([1, 4]), np.array([0.5, -2], np.float32))
@@ -51,7 +51,7 @@ class Payload:
     values: tuple[Values, ...]
     buffers: Buffers | None = None
     message: bytes | None = field(default=None, init=False, repr=False, compare=False)
-    """The encoded payload, where it was measured already; a payload with other fields has none."""
+    """The encoded payload, if it was already built to measure it; `replace` drops it."""
 
     def __post_init__(self) -> None:
         counts = [len(values) for values in self.values]

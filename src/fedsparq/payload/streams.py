@@ -1,4 +1,4 @@
-"""Bytes out and bytes in: whole numbers, arrays, and arrays that zstd may make smaller."""
+"""Writing and reading bytes: integers, arrays, and arrays that zstd may compress."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ COMPRESSION: dict[int, int] = {
 """Nearly Huffman coding alone: on these bytes both smaller and faster than zstd's own levels."""
 
 MAX_WINDOW = 1 << 22
-"""No frame of ours holds more than 4 MiB, so none may ask for a larger window. We look ourselves: to tell zstd takes
-longer than to read a short frame."""
+"""No frame of ours holds more than 4 MiB, so none may ask for a larger window. It is read from the header here: to set
+zstd's own limit takes longer than to read a short frame."""
 
 
 _here = threading.local()
@@ -53,7 +53,7 @@ def _frame(data: Bytes) -> bytes:
 
 
 class Writer:
-    """Writes a message: plain bytes, whole numbers, and streams that zstd may make smaller."""
+    """Writes a message: plain bytes, integers, and streams that zstd may compress."""
 
     def __init__(self) -> None:
         self._out = list[bytes | memoryview]()
@@ -102,7 +102,7 @@ class Writer:
 
 
 class Reader:
-    """Reads a message that may be hostile: no length is believed before it is checked against what must be there."""
+    """Reads a message that may be malicious: each length is checked against what must be there before it is used."""
 
     def __init__(self, data: memoryview) -> None:
         self._bytes, self._data = data, np.frombuffer(data, np.uint8)

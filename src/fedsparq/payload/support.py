@@ -1,4 +1,4 @@
-"""A round plan: what the server fixes for all clients of a round before they train; no client's secret."""
+"""Round plans: what the server fixes for all clients of a round before they train. A plan is public."""
 
 from __future__ import annotations
 

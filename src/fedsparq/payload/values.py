@@ -1,4 +1,4 @@
-"""What a kind of value is: how it decodes, and how it is written and read. One kind, one file."""
+"""Value kinds: how the values of a layer are decoded, written and read."""
 
 from __future__ import annotations
 
@@ -111,12 +111,12 @@ class CachedValues(Values):
 
 
 class WholeLayer(CachedValues):
-    """A kind with all its data in the header: `read_header` returns the values themselves."""
+    """A value kind with all its data in the header: `read_header` returns the values themselves."""
 
     needs_every_coordinate: ClassVar[bool] = True
 
     def write(self, writer: Writer, part: slice) -> None:
-        """Nothing: all is in the header."""
+        """Write nothing: all is in the header."""
 
     @classmethod
     def read(cls, reader: Reader, header: Values, count: int, tensor: Tensor) -> NDArray[Any]:
@@ -133,9 +133,9 @@ _kinds: dict[int, type[Values]] = {}
 
 
 def register_values(kind: Kind) -> Kind:
-    """Make a kind of value known, so that messages with it can be read (a class decorator)."""
+    """Register a value kind, so that messages with it can be read (a class decorator)."""
     if not (isinstance(kind, type) and issubclass(kind, Values)):
-        raise OptionError(f"{kind!r} is no kind of value: it must be a subclass of Values")
+        raise OptionError(f"{kind!r} is no value kind: it must be a subclass of Values")
     if kind.__abstractmethods__:
         raise OptionError(f"{kind.__name__} does not say how to {', '.join(sorted(kind.__abstractmethods__))}")
     code = getattr(kind, "code", None)

@@ -1,4 +1,4 @@
-"""The layers of a message one after the other, each in chunks: indices, then values."""
+"""The layers of a message in sequence, each in chunks: indices, then values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fedsparq.wire.index import ALL, CODINGS, SEEDED, IndexBuffer, read_index, w
 CHUNK = 1 << 20
 """A layer is cut into chunks of at most this many coordinates."""
 _BYTES_SENT = 1.5
-"""About what a coordinate takes that is sent: tells how many there are before they are read."""
+"""About the bytes of a coordinate that is sent: an estimate of their number before they are read."""
 
 
 class Part(NamedTuple):
@@ -33,11 +33,11 @@ class Part(NamedTuple):
 
 
 Body = tuple[Selection, tuple[Values, ...]]
-"""What stands between the header and the buffers of a message."""
+"""The part of a message between its header and its buffers."""
 
 
 def write_layers(writer: Writer, payload: Payload, threads: int = 1) -> None:
-    """Write all layers; several threads write chunks, which are put together in order."""
+    """Write all layers; several threads write chunks, which are joined in order."""
     payload.check_indices()
     steps = list[Callable[[Writer], None]]()
     done, ends = 0, None if isinstance(payload.selection, Dense) else iter(_chunk_ends(payload.indices, payload.layout))
@@ -77,7 +77,7 @@ def _write_chunk(
 
 
 def read_layers(reader: Reader, layout: Layout, seeded: Seeded | None, parts: list[Part] | None) -> Body:
-    """Undo `write_layers`; what each byte was for is added to `parts`, where somebody wants to know."""
+    """Undo `write_layers`; add what each byte is for to `parts`, if given."""
     drawn = None if seeded is None else _drawn(seeded, layout)
     buffer, sent = IndexBuffer(int(reader.left / _BYTES_SENT)), 0
     indices, values = list[Indices | range](), list[Values]()

@@ -1,4 +1,4 @@
-"""Payload to bytes and back: the FSQ1 message. FORMAT.md beside this file describes it for other languages."""
+"""The FSQ1 message: payload to bytes and back. FORMAT.md next to this file describes it for other languages."""
 
 from __future__ import annotations
 

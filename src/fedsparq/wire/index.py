@@ -1,4 +1,4 @@
-"""Which coordinates of one chunk are sent: of all codings, the shortest."""
+"""The indices of one chunk, in the shortest of all codings."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EMPTY, ALL, BITMAP, GAPS, RICE, SEEDED = range(len(CODINGS))
 
 
 def write_index(writer: Writer, indices: Indices, start: int, size: int) -> None:
-    """Say which coordinates of the chunk from `start` on, `size` long, are sent."""
+    """Write which coordinates of the chunk from `start` on, of length `size`, are sent."""
     if indices.size in (0, size):
         writer.byte(ALL if indices.size else EMPTY)
         return
@@ -42,7 +42,7 @@ def write_index(writer: Writer, indices: Indices, start: int, size: int) -> None
 
 
 class IndexBuffer:
-    """Memory for the indices of all chunks, one behind the other, so that they need not be put together."""
+    """Memory for the indices of all chunks in sequence, so that they need not be concatenated."""
 
     def __init__(self, size: int = 0) -> None:
         self._memory, self._used = np.empty(size, np.uint32), 0
@@ -87,7 +87,7 @@ def read_index(reader: Reader, start: int, size: int, buffer: IndexBuffer) -> tu
         sound = kernels.rice_decode(reader.rest(), k, start, size, indices)
         reader.raw(max(sound, 0))
     if sound < 0:
-        raise WireError(f"the indices of a chunk are not {count:,} rising ones below {size:,}")
+        raise WireError(f"the indices of a chunk are not {count:,} increasing ones below {size:,}")
     return coding, indices
 
 

@@ -1,4 +1,4 @@
-"""What a message holds and what each part of it costs, beside the entropy bound."""
+"""The content of a message, the bytes of each part, and their entropy."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Inspection:
 
 
 def inspect(blob: bytes, layout: Layout | None = None) -> Inspection:
-    """Take a message apart. A message does not carry its layout; without one only the header can be told."""
+    """Take a message apart. A message does not carry its layout; without one only the header is known."""
     if layout is None:
         return Inspection(check_frame(blob)[1], len(blob))
     parts, layers = list[Part](), []
@@ -86,7 +86,7 @@ def _bound_bits(payload: Payload, values: Values, size: int) -> float:
 
 
 class _EntropyCounter(Writer):
-    """Takes what a layer's values write, and counts what it would cost at its entropy."""
+    """Counts what a layer's values would cost at their entropy, instead of writing them."""
 
     def __init__(self) -> None:
         super().__init__()
