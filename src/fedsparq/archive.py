@@ -9,7 +9,7 @@ import mmap
 import os
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -176,14 +176,12 @@ def rest(data: memoryview) -> None:
         data.obj.madvise(mmap.MADV_DONTNEED)
 
 
-@contextmanager
-def exclusive(folder: Path) -> Iterator[None]:
+def exclusive(folder: Path) -> AbstractContextManager[None]:
     """Hold the lock of a folder, which is created if it is missing; wait while another thread or process holds it.
 
     It cannot be taken twice by one thread: that waits for ever. The kernel releases it when its process ends.
     """
-    with locked(folder / "lock", wait=True):
-        yield
+    return locked(folder / "lock", wait=True)
 
 
 @contextmanager
