@@ -33,6 +33,9 @@ _SIZES = {name: np.dtype(dtype).itemsize for name, dtype in _DTYPES.items()} | {
 _MAX_HEADER = 100_000_000
 """What the safetensors library itself accepts."""
 
+_MAX_DIMENSIONS = 64
+"""As many as numpy has."""
+
 _KEY = "fedsparq"
 """The one entry of the file's metadata: safetensors writes several in any order."""
 
@@ -73,7 +76,7 @@ class TensorFile:
             if 8 + length + end != len(data):
                 raise ValueError(f"it has {len(data):,} bytes, its header states {8 + length + end:,}")
         except (ValueError, TypeError, OverflowError, AttributeError, RecursionError) as error:
-            raise ArchiveError(f"it is not a safetensors file: {error}") from None
+            raise ArchiveError(f"it is not a safetensors file: {str(error)[:200]}") from None
         self.start = 8 + length
         self.data: NDArray[np.uint8] = np.frombuffer(data, np.uint8)[self.start :]
 
@@ -90,11 +93,11 @@ class TensorFile:
 
 
 def _entry(dtype: str, shape: list[int], data_offsets: list[int]) -> Entry:
-    first, end = (int(offset) for offset in data_offsets)
-    sizes = tuple(int(size) for size in shape)
-    if first < 0 or min(sizes, default=0) < 0 or end - first != math.prod(sizes) * _SIZES.get(dtype, 1):
-        raise ValueError(f"a tensor of {dtype}{list(sizes)} cannot have {end - first:,} bytes")
-    return Entry(dtype, sizes, first, end)
+    first, end = data_offsets
+    is_sound = len(shape) <= _MAX_DIMENSIONS and all(type(n) is int and 0 <= n < 2**63 for n in (first, end, *shape))
+    if not is_sound or end - first != math.prod(shape) * _SIZES.get(dtype, 1):
+        raise ValueError(f"a tensor of {dtype}{shape} cannot lie at {data_offsets}")
+    return Entry(dtype, tuple(shape), first, end)
 
 
 def tensor_header(metadata: Mapping[str, str], tensors: Mapping[str, TypeAndShape], size: int = 0) -> bytes:
