@@ -16,8 +16,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import matplotlib
 import numpy as np
 import torch
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from fedsparq.federate.client import Client, Trained
@@ -30,9 +32,7 @@ from fedsparq.federate.store import MemoryStore
 from fedsparq.lab.engines.engine import Asked, Engine
 from fedsparq.lab.engines.faults import FaultyEngine
 from fedsparq.lab.engines.worker import build_task
-from fedsparq.lab.report.looks import looks
-from fedsparq.lab.report.style import panel, styled
-from fedsparq.lab.report.svg import save
+from fedsparq.lab.report.palette import LINES, looks
 from fedsparq.lab.specs import RunSpec, load_compare, locate
 from fedsparq.lab.tasks import Task
 from fedsparq.methods import resolver
@@ -127,18 +127,31 @@ def draw(runs: Mapping[str, list[dict[str, list[float]]]], folder: Path) -> None
         ),
     }
     for kind, (title, subtitle, limits) in titles.items():
-        with styled():
-            figure, axes = panel(title, subtitle)
+        with matplotlib.rc_context({"svg.hashsalt": kind, "svg.fonttype": "none", "font.size": 9}):
+            figure = Figure(figsize=(5, 3.3), layout="constrained")
+            figure.suptitle(title, fontweight="bold")
+            axes = figure.add_subplot()
+            axes.set_title(subtitle, fontsize=8)
             for label, look in looks(runs).items():
                 curves = np.array([run[kind] for run in runs[label]])
                 rounds = np.arange(1, curves.shape[1] + 1)
-                axes.plot(rounds, curves.mean(axis=0), look.line, color=look.colour, label=names[label], linewidth=1.8)
-                axes.fill_between(rounds, curves.min(axis=0), curves.max(axis=0), color=look.colour, alpha=0.15, lw=0)
+                axes.plot(
+                    rounds,
+                    curves.mean(axis=0),
+                    linestyle=LINES[look.dash],
+                    color=look.shade.light,
+                    label=names[label],
+                    linewidth=1.8,
+                )
+                axes.fill_between(
+                    rounds, curves.min(axis=0), curves.max(axis=0), color=look.shade.light, alpha=0.15, lw=0
+                )
             axes.set_ylim(*limits)
             axes.set_xlabel("round", fontsize=8)
             axes.grid(axis="y")
             axes.legend(frameon=False, fontsize=8)
-        save(figure, folder, f"nothing-is-lost-{kind}", ("svg", "png"))
+            for ending, metadata in (("svg", {"Date": None}), ("png", {})):
+                figure.savefig(folder / f"nothing-is-lost-{kind}.{ending}", dpi=220, metadata=metadata)
 
 
 def main() -> None:

@@ -11,8 +11,8 @@ import argparse
 import csv
 from pathlib import Path
 
-from fedsparq.lab.report.attacks import MEAN, NOBODY, SUCCESS, attack_of, row_of
-from fedsparq.lab.results.reading import load_runs
+from fedsparq.lab.report.tables import MEAN, NO_ATTACK, SUCCESS
+from fedsparq.lab.results import Results
 
 KEY = ("method", "aggregator", "attack", "seed")
 Lines = dict[tuple[str, ...], dict[str, str]]
@@ -41,10 +41,11 @@ def _read(path: Path) -> Lines:
 
 def _measured(folders: list[Path]) -> Lines:
     lines = {}
-    for run in load_runs(folders).runs:
-        key = (*row_of(run), attack_of(run), str(run.seed))
-        success = run.rounds[-1].metrics.get(SUCCESS, "")
-        found = {"accuracy": run.accuracy, "loss": run.loss, SUCCESS: success, "upload_bytes": run.upload_bytes}
+    for row in Results.read(folders).frame().to_dict("records"):
+        key = (row["method"], row["aggregator"] or MEAN, row["attack"] or NO_ATTACK, str(row["seed"]))
+        success = row.get(f"metric.{SUCCESS}", "")
+        found = {"accuracy": row["accuracy"], "loss": row["loss"], "upload_bytes": row["upload_bytes"]}
+        found[SUCCESS] = "" if success != success else success
         lines[key] = dict(zip(KEY, key, strict=True)) | {name: str(value) for name, value in found.items()}
     return lines
 
@@ -53,13 +54,13 @@ def _print(method: str, accuracy: dict[tuple[str, ...], float]) -> None:
     """How many points each attack takes under each aggregator, from the method's own mean with nobody hostile on the
     same seed: the mean over seeds, and the worst."""
     rules = sorted({rule for rule, _, _ in accuracy}, key=lambda rule: (rule != MEAN, rule != "robust", rule))
-    attacks = sorted({attack for _, attack, _ in accuracy}, key=lambda attack: (attack != NOBODY, attack))
+    attacks = sorted({attack for _, attack, _ in accuracy}, key=lambda attack: (attack != NO_ATTACK, attack))
     print(f"\n| {method} | {' | '.join(rules)} |\n|{'---|' * (len(rules) + 1)}")
     for attack in attacks:
         cells = []
         for rule in rules:
             seeds = {key[2]: found for key, found in accuracy.items() if key[:2] == (rule, attack)}
-            lost = [found - accuracy[MEAN, NOBODY, seed] for seed, found in seeds.items()]
+            lost = [found - accuracy[MEAN, NO_ATTACK, seed] for seed, found in seeds.items()]
             worst = f" ({min(lost):+.2f})" if len(lost) > 1 else ""
             cells.append(f"{sum(lost) / len(lost):+.2f}{worst}" if lost else "–")
         print(f"| {attack} | {' | '.join(cells)} |")

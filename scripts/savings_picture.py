@@ -11,7 +11,7 @@ from pathlib import Path
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from fedsparq.lab.results.reading import load_runs
+from fedsparq.lab.results import Results
 
 OUT = Path(__file__).parents[1] / "docs" / "figures" / "savings.svg"
 LABELS = {
@@ -31,7 +31,7 @@ STYLE = {"font.size": 18, "svg.fonttype": "none", "svg.hashsalt": "fedsparq", "f
 
 def draw(folder: Path) -> Figure:
     """The runs below a folder, FedAvg's and the adaptive method's among them."""
-    runs = {run.label: run for run in load_runs([folder]).runs}
+    runs = {run.label: run for run in Results.read([folder]).runs}
     figure = Figure(figsize=(9, 4.6), layout="constrained", facecolor="white")
     axes = figure.add_subplot()
     for label, run in runs.items():

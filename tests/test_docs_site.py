@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from fedsparq.lab.results.reading import load_runs
+from fedsparq.lab.results import Results
 from fedsparq.methods import METHODS
 from pages import PAGES, ROOT
 
@@ -104,7 +104,7 @@ def test_no_item_of_a_list_got_into_the_one_before(site: Path) -> None:
 
 
 def test_the_readme_has_the_numbers_of_the_runs_that_are_kept() -> None:
-    runs = {run.label: run for run in load_runs([ROOT / "results" / "quickstart"]).runs}
+    runs = {run.label: run for run in Results.read([ROOT / "results" / "quickstart"]).runs}
     rows = re.findall(r"^\| \**([\w-]+)\** \| (.*) % \| (.*) \| (.*) \| 1/?(.*) \| (.*) % \|$", readme(), re.MULTILINE)
     assert {row[0] for row in rows} == set(runs)
     for name, accuracy, loss, sent, ratio, kept in rows:

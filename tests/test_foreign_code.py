@@ -109,7 +109,7 @@ def test_a_residual_names_code_only_if_its_user_names_it_too(here: Path, monkeyp
 def test_a_report_on_finished_runs_imports_nothing(here: Path) -> None:
     for key in CODE:
         sent_folder(here / f"sent-{key}", foreign_spec(key))
-    done = fedsparq(here, "report", ".", "--out", "report.md")
+    done = fedsparq(here, "report", ".", "--out", "report.html")
     assert done.returncode == 0, done.stderr
     assert not (here / "mark").exists()
 
@@ -162,4 +162,4 @@ def test_a_run_that_names_its_user_s_code_goes_on_and_is_found_finished(here: Pa
         assert done.returncode == 0, done.stderr
         assert len(rounds.read_text().splitlines()) == last
     os.remove(here / "mine.py")
-    assert fedsparq(here, "report", "out", "--out", "report.md").returncode == 0
+    assert fedsparq(here, "report", "out", "--out", "report.html").returncode == 0

@@ -146,15 +146,15 @@ def test_a_report_that_cannot_be_written_is_a_sentence(
     assert call(monkeypatch, "run", *small, "--out", str(tmp_path / "run")) == 0
     (tmp_path / "file").touch()
     assert call(monkeypatch, "report", str(tmp_path / "run"), "-o", str(tmp_path / "file" / "page.html")) == 2
-    assert "fedsparq: could not write the report" in capsys.readouterr().err
+    assert f"fedsparq: could not write {tmp_path / 'file' / 'page.html'}" in capsys.readouterr().err
 
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_text", full)
+    monkeypatch.setattr(os, "replace", full)
     page = tmp_path / "page.html"
     assert call(monkeypatch, "report", str(tmp_path / "run"), "-o", str(page)) == 2
-    assert f"could not write the report {page}: No space left on device" in capsys.readouterr().err
+    assert f"could not write {page}: No space left on device" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")

@@ -19,7 +19,7 @@ from fedsparq.federate.client import Client, Trained
 from fedsparq.federate.messages import Acknowledgement, Broadcast, Reply
 from fedsparq.federate.model import Model
 from fedsparq.federate.store import MemoryStore
-from fedsparq.lab.paper.accounting import message_bytes
+from fedsparq.lab.paper import message_bytes
 from fedsparq.methods import method, resolver
 from fedsparq.payload import ClassLevels, values
 
@@ -27,7 +27,7 @@ FORMAT = Path(fedsparq.wire.__file__).with_name("FORMAT.md")
 
 
 def test_every_kind_is_here() -> None:
-    assert {type(kind) for kind, _ in RAW_BYTES.values()} == {values.kind_of(code, "w") for code in codes()}
+    assert {type(kind) for kind, _ in RAW_BYTES.values()} == {values.value_kind(code, "w") for code in codes()}
 
 
 def codes() -> set[int]:

@@ -14,10 +14,10 @@ from rich.console import Console
 from typer.core import TyperGroup
 
 from fedsparq.cli.interrupt import InterruptedCommandError
-from fedsparq.errors import MissingExtraError, RunError
+from fedsparq.errors import MissingExtraError
 
 if TYPE_CHECKING:
-    from fedsparq.lab.report.write import Report
+    from fedsparq.lab.report.document import Report
 
 
 class _Commands(TyperGroup):
@@ -64,9 +64,9 @@ def say(text: str) -> None:
     console.print(text, soft_wrap=True, highlight=False, markup=False)
 
 
-def say_left_out(written: Report) -> None:
-    for left in written.left_out:
-        say(f"left out: {left}")
+def say_skipped(report: Report) -> None:
+    for path, reason in report.skipped:
+        say(f"left out: {path}: {reason}")
 
 
 def _is_installed(name: str) -> bool:
@@ -78,30 +78,29 @@ def _is_installed(name: str) -> bool:
 
 def need_torch() -> None:
     """An error that says what to install, before anything slow is imported."""
-    for name in ("torch", "datasets", "matplotlib"):
+    for name in ("torch", "datasets", "pandas", "jinja2"):
         if not _is_installed(name):
             raise MissingExtraError(f"this command needs {name}: pip install 'fedsparq[torch]'")
 
 
 def conclude(folders: list[Path], page: Path, paper: bool, command: str) -> None:
-    """Show the tables of some runs and write their report, with the figures that it shows itself."""
-    from fedsparq.lab.report.console import print_tables
-    from fedsparq.lab.results.reading import load_runs
+    """Print the tables of some runs, and write their report and, next to it, the runs as CSV."""
+    from fedsparq.lab.report.tables import print_tables
+    from fedsparq.lab.results import Results
 
-    print_tables(folders, console)
-    if not load_runs(folders).runs:
+    results = Results.read(folders)
+    print_tables(results, console)
+    if not results.runs:
         say(f"Results are in {folders[0]}; there is no report, as the task has no accuracy")
         return
-    written = write(folders, page, title=None, paper=paper, command=command, formats=("svg",))
-    say_left_out(written)
-    say(f"Results are in {folders[0]}; report: {written.page}")
+    report = write(folders, page, paper=paper, command=command)
+    write(folders, page.with_suffix(".csv"))
+    say_skipped(report)
+    say(f"Results are in {folders[0]}; report: {page}")
 
 
-def write(folders: list[Path], page: Path, **about: Any) -> Report:
-    """Write a report, as a page, a PDF or Markdown."""
-    from fedsparq.lab.report.write import write_report
+def write(folders: list[Path], out: Path, **about: Any) -> Report:
+    """Write a report, as a page or as CSV."""
+    from fedsparq.lab.report.page import write_report
 
-    try:
-        return write_report(folders, page, **about)
-    except OSError as error:
-        raise RunError(f"could not write the report {error.filename or page}: {error.strerror or error}") from error
+    return write_report(folders, out, **about)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from rich.table import Table
 
-from fedsparq.cli.app import app, conclude, console, need_torch, say, say_left_out, worker_count, write
+from fedsparq.cli.app import app, conclude, console, need_torch, say, say_skipped, worker_count, write
 from fedsparq.cli.overrides import accepts_overrides
 from fedsparq.errors import FedSparQError, OptionError, RunError
 
@@ -107,28 +107,35 @@ def methods() -> None:
 
 @app.command()
 def report(
-    folders: Annotated[list[Path], typer.Argument(help="Folders with runs, at any depth.")],
-    out: Annotated[Path, typer.Option("-o", "--out", help="An .html page, a .pdf or an .md file.")] = Path(
+    runs: Annotated[list[Path], typer.Argument(help="Folders with runs, at any depth, or .csv files.")],
+    out: Annotated[Path, typer.Option("-o", "--out", help="An .html page, or a .csv with a row per run.")] = Path(
         "report.html"
     ),
     title: Annotated[str | None, typer.Option(help="Title of the page.")] = None,
     paper: Annotated[bool, typer.Option(help="Judge the paper's claims by these runs.")] = False,
+    figures: Annotated[str | None, typer.Option(help="Also draw files for a paper: svg,pdf,png.")] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Follow runs while they go, until Ctrl-C.")] = False,
 ) -> None:
-    """One page about any set of runs: figures, tables, the partition; all of them also as files."""
+    """Write one page about any runs, finished or not; figures and tables for a paper with --figures."""
     need_torch()
     if watch:
-        _watch(folders, out, title)
+        _watch(runs, out, title)
         return
-    words = ["report", *map(str, folders), "-o", str(out), *(["--paper"] if paper else [])]
+    words = ["report", *map(str, runs), "-o", str(out), *(["--paper"] if paper else [])]
     command = shlex.join(["fedsparq", *words, *(["--title", title] if title else [])])
-    written = write(folders, out, title=title, paper=paper, command=command)
-    say_left_out(written)
-    say(f"Report on {len(written.runs)} runs: {written.page}; figures and tables: {written.files}")
+    report = write(runs, out, title=title, paper=paper, command=command)
+    say_skipped(report)
+    say(f"Report on {len(report.results.frame())} runs: {out}")
+    if figures is not None:
+        from fedsparq.lab.report.figures import write_figures
+
+        folder = out.with_name(f"{out.stem}-files")
+        written = write_figures(report, folder, [kind.strip() for kind in figures.split(",")])
+        say(f"{len(written)} figures and tables: {folder}")
 
 
 def _watch(folders: list[Path], out: Path, title: str | None) -> None:
-    from fedsparq.lab.report.watch import watch
+    from fedsparq.lab.report.page import watch
 
     if out.suffix.lower() != ".html":
         raise OptionError(f"--watch writes a page: -o must end in .html, not {out.name}")
@@ -147,7 +154,7 @@ def reproduce(
 ) -> None:
     """The paper's tables and figures, on real data, beside the paper's own numbers."""
     need_torch()
-    from fedsparq.lab.paper.reproduce import plan
+    from fedsparq.lab.paper import plan
 
     words = ["fedsparq reproduce", f"--only {only}" if only else "", f"--scale {scale}"]
     words.append(f"--seeds {seeds}" if seeds else "")
@@ -184,9 +191,10 @@ def run(
         told = [follow(chosen), *tracking]
         many = worker_count(workers)
         summary = play(chosen, folder, resume=resume, workers=many, checkpoint_every=checkpoint_every, callbacks=told)
-    from fedsparq.lab.report.console import print_tables
+    from fedsparq.lab.report.tables import print_tables
+    from fedsparq.lab.results import Results
 
-    print_tables([folder], console)
+    print_tables(Results.read([folder]), console)
     for lost in summary.get("lost_states", ()):
         say(f"not as undisturbed: state lost of {lost}")
     say(f"Results are in {folder}")

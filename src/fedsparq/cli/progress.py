@@ -13,8 +13,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Column
 
 from fedsparq.lab.experiments.callbacks import Callback
+from fedsparq.lab.names import human_bytes
 from fedsparq.lab.records import Round
-from fedsparq.lab.results.units import human_bytes
 from fedsparq.lab.specs import RunSpec
 
 _COLUMNS = (

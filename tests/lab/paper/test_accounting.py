@@ -3,7 +3,7 @@ import pytest
 
 import fedsparq
 from fedsparq import Layout, Payload
-from fedsparq.lab.paper.accounting import message_bytes
+from fedsparq.lab.paper import message_bytes
 from fedsparq.layout import Buffers
 from fedsparq.payload import (
     BucketLevels,

@@ -3,14 +3,13 @@ from pathlib import Path
 
 import pytest
 
-from fedsparq.lab.paper.claims import Verdict, judge
-from fedsparq.lab.results.grouping import benches
-from fedsparq.lab.results.reading import load_runs
+from fedsparq.lab.paper import Verdict, judge
+from fedsparq.lab.results import Results
 from made_runs import make_run
 
 
 def claims(root):
-    return {claim.claim: claim for claim in judge(benches(load_runs([root]).runs))}
+    return {claim.claim: claim for claim in judge(Results.read([root]).comparisons())}
 
 
 def test_without_runs_nothing_is_claimed_to_be_tested(tmp_path):

@@ -1,7 +1,7 @@
 import pytest
 
-from fedsparq.lab.paper import numbers as paper
-from fedsparq.lab.results.grouping import Setting
+from fedsparq.lab import paper
+from fedsparq.lab.results import Setting
 
 GRID = [(dataset, method) for dataset in paper.SETUPS for method in paper.METHODS]
 NON_IID = [(dataset, method) for dataset, method in GRID if dataset != "mnist"]

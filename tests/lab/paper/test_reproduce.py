@@ -1,6 +1,6 @@
 """The reproduction: which runs it has."""
 
-from fedsparq.lab.paper.reproduce import plan
+from fedsparq.lab.paper import plan
 
 
 def test_reproduction_is_the_papers_experiments() -> None:

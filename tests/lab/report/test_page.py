@@ -9,10 +9,9 @@ from statistics import fmean, stdev
 import pytest
 from browser import CHROMIUM, Browser
 
-from fedsparq.lab.report.write import write_report, write_snapshot
-from fedsparq.lab.results.grouping import benches
-from fedsparq.lab.results.reading import load_runs
-from fedsparq.lab.results.units import human_bytes
+from fedsparq.lab.names import human_bytes, method_name
+from fedsparq.lab.report.page import write_report, write_snapshot
+from fedsparq.lab.results import Results
 from made_runs import METHODS, make_run
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")
@@ -43,13 +42,12 @@ def many(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def bench(runs):
-    (found,) = benches(load_runs([runs]).runs)
+    (found,) = Results.read([runs]).comparisons()
     return found
 
 
 @pytest.fixture(scope="module")
 def page(runs, tmp_path_factory) -> Path:
-    """Without the still figures, which take long to draw."""
     path = tmp_path_factory.mktemp("out") / "report.html"
     write_snapshot([runs], path, None, 0)
     return path
@@ -108,32 +106,33 @@ def shown_in(browser, figure):
 
 
 def test_hovering_a_round_reads_method_round_accuracy_and_bytes(opened, bench):
-    arm = bench.arm("fedsparq")
-    third = [run.rounds[2].accuracy for run in arm.runs]
-    sent = fmean(sum(r.upload_bytes for r in run.rounds[:3]) for run in arm.runs)
+    own = bench.runs_of("fedsparq")
+    third = [run.rounds[2].accuracy for run in own]
+    sent = fmean(sum(r.upload_bytes for r in run.rounds[:3]) for run in own)
     words = hovered(opened, "accuracy", 3, fmean(third))
     assert "round 3" in words
     assert f"FedSparQ {fmean(third):.2f} ± {stdev(third):.2f} %, {human_bytes(sent)}" in words
-    assert all(other.name in words for other in bench.arms)
+    assert all(method_name(label) in words for label in bench.main)
 
 
 def test_hovering_the_end_reads_accuracy_bytes_and_the_saving(opened, bench):
-    arm, whole = bench.arm("top-10"), bench.arm("fedavg")
-    words = hovered(opened, "answer", arm.sent.mean, arm.accuracy.mean)
+    sent, accuracy = bench.spread("top-10", "upload_bytes"), bench.spread("top-10", "accuracy")
+    words = hovered(opened, "answer", sent.mean, accuracy.mean)
     assert "Top 10 %" in words
     assert "round 5" in words
-    assert f"{arm.accuracy.mean:.2f} ± {arm.accuracy.std:.2f} %" in words
-    assert f"{human_bytes(arm.sent.mean)} sent, {whole.sent.mean / arm.sent.mean:.1f}x less than FedAvg" in words
+    assert f"{accuracy.mean:.2f} ± {accuracy.std:.2f} %" in words
+    whole = bench.mean("fedavg", "upload_bytes")
+    assert f"{human_bytes(sent.mean)} sent, {whole / sent.mean:.1f}x less than FedAvg" in words
 
 
 def test_a_method_is_hidden_and_shown_in_every_figure_at_once(opened, bench):
-    names = {arm.name for arm in bench.arms}
+    names = {method_name(label) for label in bench.main}
     assert shown_in(opened, "loss") == names
     press(opened, ".legend button:nth-child(2)")
-    hidden = bench.arms[1]
+    hidden = bench.main[1]
     for figure in ("answer", "accuracy", "loss", "kept"):
-        assert shown_in(opened, figure) == names - {hidden.name}
-    assert hidden.label not in shown_in(opened, "bytes")
+        assert shown_in(opened, figure) == names - {method_name(hidden)}
+    assert hidden not in shown_in(opened, "bytes")
     assert (
         opened.evaluate("document.querySelector('.legend button:nth-child(2)').getAttribute('aria-pressed')") == "false"
     )
@@ -146,12 +145,12 @@ def test_curves_run_against_bytes_sent(opened, bench):
     drawn = opened.evaluate(f"""document.querySelector('{at("accuracy")} .plot').data
         .filter(t => t.hoverinfo !== 'skip').map(t => [t.name, t.x, t.y])""")
     for name, x, y in drawn:
-        arm = next(arm for arm in bench.arms if arm.name == name)
-        assert x == pytest.approx(arm.sent_so_far(), rel=1e-6)
-        assert y == pytest.approx([s.mean for s in arm.curve(lambda r: r.accuracy)], rel=1e-6)
+        label = next(label for label in bench.main if method_name(label) == name)
+        assert x == pytest.approx([s.mean for s in bench.curve(label, "sent")], rel=1e-6)
+        assert y == pytest.approx([s.mean for s in bench.curve(label, "accuracy")], rel=1e-6)
     assert opened.evaluate(f"document.querySelector('{at('accuracy')} .plot')._fullLayout.xaxis.type") == "log"
-    arm = bench.arm("fedsparq-adaptive")
-    words = hovered(opened, "loss", arm.sent_so_far()[3], fmean(run.rounds[3].loss for run in arm.runs))
+    sent, loss = (bench.curve("fedsparq-adaptive", measure)[3].mean for measure in ("sent", "loss"))
+    words = hovered(opened, "loss", sent, loss)
     assert "FedSparQ-adaptive" in words
     assert "round 4" in words
 
@@ -162,11 +161,11 @@ def test_bars_are_linear_and_each_has_its_number(opened, bench):
         const drawn = [...plot.querySelectorAll('.bars .point path')].map(p => p.getBoundingClientRect().width);
         return [plot._fullLayout.xaxis.type, Object.fromEntries(bars.y.map((l, i) => [l, drawn[i]])), bars.text];
     }})()""")
-    whole = bench.arm("fedavg").sent.mean
     assert kind == "linear"
-    for arm in bench.arms:
-        assert lengths[arm.label] / lengths["fedavg"] == pytest.approx(whole / arm.sent.mean, rel=0.25, abs=0.2)
-        assert any(text.endswith(f", {human_bytes(arm.sent.mean)}") for text in texts)
+    for label in bench.main:
+        sent, times = (bench.mean(label, measure) for measure in ("upload_bytes", "times_less"))
+        assert lengths[label] / lengths["fedavg"] == pytest.approx(times, rel=0.25, abs=0.2)
+        assert any(text.endswith(f", {human_bytes(sent)}") for text in texts)
 
 
 def test_dragging_zooms_and_reset_goes_back(opened):
@@ -175,14 +174,14 @@ def test_dragging_zooms_and_reset_goes_back(opened):
     opened.drag(spot(opened, "accuracy", 2, 80), spot(opened, "accuracy", 4, 90))
     opened.settle(f"{limits}[0] > 1.5")
     assert opened.evaluate(limits) == pytest.approx([2, 4], abs=0.1)
-    press(opened, f"{at('accuracy')} .tools button:last-child")
+    press(opened, ".tools button:last-child")
     assert opened.evaluate(limits) == before
 
 
 def test_the_table_sorts_by_any_column(opened, bench):
     press(opened, "thead th:nth-child(3) button")
     names = "[...document.querySelectorAll('tbody th')].map(t => t.textContent.trim())"
-    expected = [arm.name for arm in sorted(bench.arms, key=lambda arm: arm.sent.mean)]
+    expected = [method_name(label) for label in sorted(bench.main, key=lambda label: bench.mean(label, "upload_bytes"))]
     assert opened.evaluate(names) == expected
     press(opened, "thead th:nth-child(3) button")
     assert opened.evaluate(names) == expected[::-1]
@@ -216,8 +215,42 @@ CLIPPED = """
 """
 
 
+NAMED = """
+(() => {
+  return [...document.querySelectorAll('.plot[data-plot=answer] .scatterlayer .text text')].map(text => {
+    const box = text.getBoundingClientRect();
+    return [text.textContent, box.left, box.top, box.right, box.bottom];
+  });
+})()
+"""
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_names_stand_beside_their_marks_and_meet_no_other(browser, page, bench, width):
+    browser.open(page, width)
+    browser.evaluate("sessionStorage.clear()")
+    browser.open(page, width)
+    browser.evaluate("plots.forEach(draw)")
+    names = browser.evaluate(NAMED)
+    assert {method_name(label) for label in bench.pareto()} <= {name for name, *_ in names}
+    for number, (_, left, top, right, bottom) in enumerate(names):
+        assert all(right <= a or c <= left or bottom <= b or d <= top for _, a, b, c, d in names[number + 1 :])
+    labels = f"[...document.querySelectorAll('{at('answer')} .xtick text')].map(t => t.textContent)"
+    numbers = [text for text in browser.evaluate(labels) if text]
+    assert len(numbers) >= 2
+    assert all(re.fullmatch(r"\d+ [kMG]?B", text) for text in numbers)
+
+
+@pytest.mark.parametrize("paper", [False, True], ids=["results", "paper"])
+def test_a_table_is_not_cut_off_on_a_laptop(browser, runs, tmp_path, paper):
+    write_report([runs], tmp_path / "report.html", paper=paper)
+    browser.open(tmp_path / "report.html", 1280)
+    cut = "[...document.querySelectorAll('.scroll')].filter(s => s.scrollWidth > s.clientWidth).length"
+    assert browser.evaluate(cut) == 0
+
+
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-@pytest.mark.parametrize("width", [390, 800, 1400, 1600])
+@pytest.mark.parametrize("width", [390, 800, 1280, 1400, 1600])
 def test_method_accuracy_and_upload_are_seen_at_every_width(browser, page, width, dark):
     browser.requests.clear()
     browser.complaints.clear()
@@ -255,7 +288,8 @@ def test_many_settings_are_small_multiples(browser, many, tmp_path):
 def test_axe_finds_no_serious_fault(browser, runs, many, tmp_path, tmp_path_factory, kind, width, dark):
     folder = {"one": runs / "mnist-dirichlet(0.5)-fedavg-seed0", "some": runs, "many": many, "paper": runs}[kind]
     assert folder.is_dir()
-    page = write_report([folder], tmp_path / "report.html", paper=kind == "paper", formats=("svg",)).page
+    page = tmp_path / "report.html"
+    write_report([folder], page, paper=kind == "paper")
     library = fetched_axe(tmp_path_factory.getbasetemp())
     browser.open(page, width, dark=dark)
     browser.evaluate("plots.forEach(draw); document.querySelectorAll('details').forEach(d => { d.open = true; })")

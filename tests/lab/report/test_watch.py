@@ -1,7 +1,5 @@
-from fedsparq.lab.report.watch import watch
-from fedsparq.lab.report.write import write_snapshot
-from fedsparq.lab.results.grouping import benches
-from fedsparq.lab.results.reading import load_runs
+from fedsparq.lab.report.page import watch, write_snapshot
+from fedsparq.lab.results import Results
 from made_runs import make_run
 
 SPEC = """
@@ -18,7 +16,7 @@ seed = {seed}
 def going(root, method="fedsparq", seed=0, done=2):
     """A run that has played some of its six rounds and is writing the next."""
     folder = make_run(root, method, seed=seed, rounds=6)
-    folder.joinpath("summary.json").unlink()
+    folder.joinpath("summary.json").rename(folder / "facts.json")
     folder.joinpath("spec.toml").write_text(SPEC.format(method=method, seed=seed))
     lines = folder.joinpath("rounds.jsonl").read_text().splitlines(keepends=True)
     folder.joinpath("rounds.jsonl").write_text("".join(lines[:done]) + lines[done][:20])
@@ -29,14 +27,13 @@ def test_runs_that_go_on_stand_beside_finished_ones(tmp_path):
     make_run(tmp_path, "fedavg", rounds=6)
     make_run(tmp_path, "fedsparq", seed=1, rounds=6)
     going(tmp_path)
-    (bench,) = benches(load_runs([tmp_path], unfinished=True).runs)
+    (bench,) = Results.read([tmp_path], unfinished=True).comparisons()
     assert bench.setting.rounds == 6
-    ours = bench.arm("fedsparq")
-    assert [len(run.rounds) for run in ours.runs] == [2, 6]
-    assert ours.progress == "8 of 12 rounds"
-    assert bench.arm("fedavg").progress == ""
-    assert [spread.n for spread in ours.curve(lambda r: r.accuracy)] == [2, 2, 1, 1, 1, 1]
-    assert len(load_runs([tmp_path]).runs) == 2
+    assert [len(run.rounds) for run in bench.runs_of("fedsparq")] == [2, 6]
+    assert bench.progress("fedsparq") == "8 of 12 rounds"
+    assert bench.progress("fedavg") == ""
+    assert [spread.n for spread in bench.curve("fedsparq", "accuracy")] == [2, 2, 1, 1, 1, 1]
+    assert len(Results.read([tmp_path]).runs) == 2
 
 
 def test_a_snapshot_says_how_far_it_is_and_loads_itself_anew(tmp_path):

@@ -16,7 +16,7 @@ from fedsparq.lab.engines.engine import Engine, MakeEngine
 from fedsparq.lab.engines.faults import FaultyEngine
 from fedsparq.lab.engines.local import LocalEngine
 from fedsparq.lab.engines.worker import build_task, poisoned
-from fedsparq.lab.paper.accounting import message_bytes
+from fedsparq.lab.paper import message_bytes
 from fedsparq.lab.specs import RunSpec
 from fedsparq.lab.specs.privacy import private_mean
 from fedsparq.lab.tasks import Task

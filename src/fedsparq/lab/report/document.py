@@ -1,121 +1,130 @@
-"""What a report says, before it is set as a page or as Markdown."""
+"""What a report says, before it is set as a page: findings, tables, and the numbers that figures are drawn from."""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedsparq.lab.paper.claims import Claim, Verdict
-from fedsparq.lab.paper.numbers import ARXIV, CAVEATS, deviation
-from fedsparq.lab.report.findings import Finding, find
-from fedsparq.lab.report.sidebyside import SideBySide, side_by_side
-from fedsparq.lab.report.tables import Table
-from fedsparq.lab.results.grouping import Bench, reference
-from fedsparq.lab.results.reading import LeftOut
+from fedsparq.errors import RunError
+from fedsparq.lab.names import human_bytes, method_name
+from fedsparq.lab.paper import ARXIV, CAVEATS, Claim, Verdict, deviation, judge
+from fedsparq.lab.report.data import comparison_data
+from fedsparq.lab.report.palette import looks
+from fedsparq.lab.report.tables import ACCURACY, Table, attack_table, result_table, times_less, variant_table
+from fedsparq.lab.results import Comparison, Results
 
-_LIVE = ("answer", "bytes", "accuracy", "loss", "kept")
-"""Figures that the page draws itself, from `Section.live`."""
+_TITLE, _PAPER_TITLE = "What the bytes buy", "FedSparQ, reproduced"
+_MAX_NAMED = 6
 
 
-class Shown(NamedTuple):
-    """A figure as drawn: its file name without ending, a sentence, the SVG document."""
+class Finding(NamedTuple):
+    """Who sends least, for what accuracy, against whom; `remarks` say how far the seeds bear it out."""
 
-    name: str
-    caption: str
-    svg: str
+    method: str
+    accuracy: str
+    sent: str
+    times: float
+    compared: str
+    remarks: list[str]
+
+
+def find(comparison: Comparison) -> Finding:
+    """Return the answer in one setting, written."""
+    winners, plain = comparison.winners(), comparison.reference
+    least = winners.least
+
+    def accuracy(label: str) -> str:
+        return f"{ACCURACY.write(comparison.spread(label, 'accuracy'))} %"
+
+    compared = ""
+    if least[0] != plain:
+        compared = f"{times_less(winners.times_less)} less than {method_name(plain)} at {accuracy(plain)}"
+    remarks = []
+    if winners.blurred:
+        names = _names(winners.level)
+        remarks.append(f"In accuracy these are equal, as the seeds spread wider than they differ: {names}.")
+    if winners.one_seed and len(comparison.main) > 1:
+        remarks.append("One seed, so the spread is not known: another seed may turn this round.")
+    return Finding(
+        method_name(least[0]) if len(least) == 1 else f"These are equal: {_names(least)}",
+        " and ".join(accuracy(label) for label in least[:_MAX_NAMED]),
+        human_bytes(comparison.mean(least[0], "upload_bytes")),
+        winners.times_less,
+        compared,
+        remarks,
+    )
+
+
+def _names(labels: Sequence[str]) -> str:
+    names = [method_name(label) for label in labels]
+    if len(names) > _MAX_NAMED:
+        return f"{', '.join(names[:_MAX_NAMED])} and {len(names) - _MAX_NAMED} more"
+    return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
 
 
 @dataclass(frozen=True)
 class Section:
-    """One bench, ready to be shown. `files` are its figures as files; `live` is what the page draws figures from."""
+    """One comparison, ready to be shown; `data` is what its figures are drawn from."""
 
-    bench: Bench
-    files: Sequence[Shown]
-    live: Mapping[str, Any]
+    comparison: Comparison
+    finding: Finding
+    data: Mapping[str, Any]
     results: Table
     variants: Table | None
-    attacks: Table | None = None
+    attacks: Table | None
 
     @property
-    def finding(self) -> Finding:
-        return find(self.bench)
-
-    @property
-    def figures(self) -> list[Shown]:
-        """What the page does not draw itself."""
-        own = {f"{self.bench.slug}-{kind}" for kind in (*_LIVE, "variants", "attacks")}
-        return [figure for figure in self.files if figure.name not in own]
-
-    @property
-    def shown_in_appendix(self) -> list[Shown]:
-        return [figure for figure in self.files if figure not in self.variant_figures]
-
-    @property
-    def variant_figures(self) -> list[Shown]:
-        return [figure for figure in self.files if figure.name == f"{self.bench.slug}-variants"]
-
-    @property
-    def attack_figures(self) -> list[Shown]:
-        return [figure for figure in self.files if figure.name == f"{self.bench.slug}-attacks"]
-
-    @property
-    def more(self) -> str:
-        """What the folded figures show, in a few words."""
-        kinds = {"robustness": "robustness", "layers": "layer by layer", "partition": "classes at each client"}
-        names = [figure.name.removeprefix(f"{self.bench.slug}-") for figure in self.figures]
-        return ", ".join(text for kind, text in kinds.items() if any(name.startswith(kind) for name in names))
-
-    @property
-    def families(self) -> list[str]:
-        """The methods of the small multiples, where there are many settings."""
-        return [family["name"] for family in self.live["families"]]
-
-    @property
-    def plain(self) -> str:
-        return reference(self.bench.arms).name
-
-    @property
-    def sparse(self) -> bool:
-        return any(arm.spread("kept").mean < 0.999 for arm in self.bench.arms)
+    def figures(self) -> dict[str, str]:
+        """The kinds of figures there are, with their titles."""
+        comparison, found = self.comparison, dict[str, str]()
+        if len(comparison.main) > 1:
+            found["answer"] = "Accuracy for bytes sent"
+            found["bytes"] = f"Times less upload than {method_name(comparison.reference)}"
+        if len(comparison.played):
+            found |= {"accuracy": "Test accuracy", "loss": "Test loss"}
+            if any(comparison.mean(label, "kept") < 0.999 for label in comparison.main):
+                found["kept"] = "Coordinates sent"
+        if self.data["layers"]:
+            found["layers"] = f"Share of each layer that {self.data['layers']['name']} sends"
+        if self.data["partition"]:
+            found["partition"] = f"Classes at each client, seed {self.data['partition']['seed']}"
+        return found
 
     @property
     def spread(self) -> str:
         """What bars and bands are."""
-        seeds = sorted({len(arm.runs) for arm in self.bench.arms})
+        seeds = sorted({len(self.comparison.seeds(label)) for label in self.comparison.main})
         if seeds[-1] == 1:
             return "none, with one seed"
-        many = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else f"{seeds[0]}"
-        return f"± one sample standard deviation over {many} seeds"
-
-    @property
-    def curve_caption(self) -> str:
-        return f"Line: mean. Band: {self.spread}. Each point is one test after that round; nothing is smoothed."
+        return f"± one sample standard deviation over {seeds[0]}{f' to {seeds[-1]}' if len(seeds) > 1 else ''} seeds"
 
     @property
     def caveats(self) -> list[str]:
         """What to bear in mind before ours is held against the paper's."""
-        setting = self.bench.setting
-        if not self.results.has_paper:
+        setting = self.comparison.setting
+        if not any(cell.paper_text for row in self.results.rows for cell in row.cells):
             return []
         departs = deviation(setting)
-        said = [f"The paper's values are for another set-up: {departs}."] if departs else []
-        return said + ([CAVEATS[setting.dataset]] if setting.iid and setting.dataset in CAVEATS else [])
+        found = [f"The paper's values are for another set-up: {departs}."] if departs else []
+        return found + ([CAVEATS[setting.dataset]] if setting.iid and setting.dataset in CAVEATS else [])
 
     @property
     def facts(self) -> list[str]:
-        """How the runs of a bench were made, as far as they all agree."""
-        runs = [run for arm in self.bench.all_arms for run in arm.runs]
-        setting = self.bench.setting
+        """How the runs were made, as far as they all agree."""
+        runs, setting = self.comparison.runs, self.comparison.setting
         facts = [f"model {setting.model}", f"{setting.clients} clients", f"{setting.rounds} rounds"]
-        if runs[0].parameters:
-            facts.append(f"{runs[0].parameters:,} parameters")
         if setting.train_examples:
             facts.append(f"{setting.train_examples:,} training examples")
-        training = [run.spec.get("training", {}) for run in runs]
+        if not runs:
+            return facts
+        if runs[0].parameters:
+            facts.append(f"{runs[0].parameters:,} parameters")
+        training = [found if isinstance(found := run.spec.get("training"), Mapping) else {} for run in runs]
         for name, value in training[0].items():
             if all(other.get(name) == value for other in training):
                 facts.append(f"{name.replace('_', ' ')} {value}")
-        events = sum(len(r.events) for run in runs for r in run.rounds)
+        events = sum(len(record.events) for run in runs for record in run.rounds)
         if events:
             facts.append(f"{events} replies lost or refused")
         if any(not math.isfinite(run.loss) for run in runs):
@@ -124,56 +133,46 @@ class Section:
 
 
 @dataclass(frozen=True)
-class Document:
-    """A whole report. `files` is the folder of figures and tables, relative to the page; `formats` those of figures."""
+class Report:
+    """A whole report; nothing in it is HTML or drawn."""
 
     title: str
     command: str
-    files: str
-    formats: Sequence[str]
-    overview: Sequence[Shown]
+    results: Results
     sections: Sequence[Section]
     claims: Sequence[Claim]
-    left_out: Sequence[LeftOut]
-
     arxiv = ARXIV
+
+    @property
+    def skipped(self) -> Sequence[tuple[Path, str]]:
+        return self.results.skipped
 
     @property
     def compares(self) -> bool:
         """Whether there is more than one method anywhere."""
-        return any(len(section.bench.arms) > 1 for section in self.sections)
+        return any(len(section.comparison.main) > 1 for section in self.sections)
 
     @property
     def counts(self) -> str:
         """How much there is of what."""
-        benches = [section.bench for section in self.sections]
+        comparisons = [section.comparison for section in self.sections]
         numbers = {
-            "run": sum(len(arm.runs) for bench in benches for arm in bench.all_arms),
-            "method": len({arm.label for bench in benches for arm in bench.arms}),
-            "setting": len(benches),
+            "run": sum(len(comparison.rows) for comparison in comparisons),
+            "method": len({label for comparison in comparisons for label in comparison.main}),
+            "setting": len(comparisons),
         }
         return ", ".join(f"{number} {noun}{'' if number == 1 else 's'}" for noun, number in numbers.items())
 
     @property
     def progress(self) -> str:
-        """How many rounds are played of those planned."""
-        runs = [run for section in self.sections for arm in section.bench.all_arms for run in arm.runs]
-        return f"{sum(len(run.rounds) for run in runs)} of {sum(run.planned for run in runs)} rounds"
+        """How many of the planned rounds are done."""
+        rows = self.results.frame()
+        return f"{int(rows['done'].sum())} of {int(rows['rounds'].sum())} rounds"
 
     @property
     def most_times(self) -> float:
         """The longest bar of the findings."""
         return max(section.finding.times for section in self.sections)
-
-    @property
-    def table(self) -> SideBySide:
-        return side_by_side([section.bench for section in self.sections])
-
-    @property
-    def three(self) -> list[Shown]:
-        """The figures of a page of reading: about all benches, else those of the first."""
-        many = [figure for section in self.sections if section.families for figure in section.files[:1]]
-        return [*self.overview, *many, *self.sections[0].files][:3]
 
     @property
     def verdicts(self) -> str:
@@ -182,15 +181,40 @@ class Document:
         return ", ".join(f"{verdict} {number}" for verdict, number in counted if number)
 
     @property
-    def figure_names(self) -> set[str]:
-        return {figure.name for section in self.sections for figure in section.files}
+    def anchors(self) -> set[str]:
+        """What a claim can link to."""
+        figures = {f"{section.comparison.slug}-{kind}" for section in self.sections for kind in section.figures}
+        varied = {f"{section.comparison.slug}-variants" for section in self.sections if section.variants}
+        return figures | varied | {section.comparison.slug for section in self.sections}
 
     @property
     def departures(self) -> list[str]:
-        """Which settings are not the paper's own, and in what, each said once."""
+        """Which settings are not the paper's own, and in what, each stated once."""
         found: dict[str, list[str]] = {}
         for section in self.sections:
-            said = deviation(section.bench.setting)
-            if said:
-                found.setdefault(said, []).append(section.bench.setting.heading)
-        return [f"{', '.join(titles)}: {said}." for said, titles in found.items()]
+            departs = deviation(section.comparison.setting)
+            if departs:
+                found.setdefault(departs, []).append(section.comparison.heading)
+        return [f"{', '.join(titles)}: {departs}." for departs, titles in found.items()]
+
+
+def build_report(results: Results, *, title: str | None = None, paper: bool = False, command: str = "") -> Report:
+    """Return all that a report about some runs says; with `paper`, the paper's claims are judged by them."""
+    comparisons = results.comparisons()
+    if not comparisons:
+        reasons = "\n".join(f"  {path}: {reason}" for path, reason in results.skipped) or "  no path was given"
+        raise RunError(f"no finished run to report on; `fedsparq run` and `fedsparq compare` write them\n{reasons}")
+    look = looks(label for comparison in comparisons for label in comparison.labels)
+    sections = [
+        Section(
+            comparison,
+            find(comparison),
+            comparison_data(comparison, look),
+            result_table(comparison, paper),
+            variant_table(comparison) if comparison.variants else None,
+            attack_table(comparison),
+        )
+        for comparison in comparisons
+    ]
+    claims = judge(comparisons) if paper else []
+    return Report(title or (_PAPER_TITLE if paper else _TITLE), command, results, sections, claims)

@@ -51,11 +51,12 @@ sections.forEach((section, number) => {
 });
 
 document.querySelectorAll("[data-tools]").forEach((tools) => {
-  const plot = tools.closest("figure").querySelector("[data-plot]");
+  const own = plotsOf(tools.dataset.tools);
   const [zoom, reset] = tools.querySelectorAll("button");
-  const state = () => zoom.setAttribute("aria-pressed", plot.dataset.zoom ? plot.dataset.zoom === "on" : !coarse);
-  zoom.addEventListener("click", () => { plot.dataset.zoom = zoom.getAttribute("aria-pressed") === "true" ? "off" : "on"; state(); redraw([plot]); });
-  reset.addEventListener("click", () => { if (plot.dataset.drawn) { Plotly.purge(plot); draw(plot); } });
+  let on = !coarse;
+  const state = () => zoom.setAttribute("aria-pressed", on);
+  zoom.addEventListener("click", () => { on = !on; own.forEach((plot) => { plot.dataset.zoom = on ? "on" : "off"; }); state(); redraw(own); });
+  reset.addEventListener("click", () => own.filter((plot) => plot.dataset.drawn).forEach((plot) => { Plotly.purge(plot); draw(plot); }));
   state();
 });
 

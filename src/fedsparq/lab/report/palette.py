@@ -22,20 +22,6 @@ class Look(NamedTuple):
     mark: str
     dash: str
 
-    @property
-    def colour(self) -> str:
-        return self.shade.light
-
-    @property
-    def marker(self) -> str:
-        """The mark as matplotlib names it."""
-        return _MARKS[self.mark]
-
-    @property
-    def line(self) -> str | tuple[int, tuple[float, ...]]:
-        """The dash as matplotlib wants it."""
-        return _DASHES[self.dash]
-
 
 Looks = Mapping[str, Look]
 
@@ -44,11 +30,12 @@ PAGE = {name: Shade(*pair) for name, pair in _COLOURS["page"].items()}
 OTHERS = [Shade(*pair) for pair in _COLOURS["others"]]
 CLASS_SHADES = [Shade(*pair) for pair in _COLOURS["classes"]]
 KNOWN = {name: Look(Shade(*look["colour"]), look["mark"], look["dash"]) for name, look in _COLOURS["methods"].items()}
-_MARKS = {
+MARKERS = {
     "circle": "o", "square": "s", "diamond": "D", "triangle-up": "^", "triangle-down": "v", "cross": "P", "x": "X",
     "star": "*", "triangle-left": "<", "triangle-right": ">", "hexagon": "h", "pentagon": "p",
 }  # fmt: skip
-_DASHES: Mapping[str, str | tuple[int, tuple[float, ...]]] = {
+"""The marks, as matplotlib names them."""
+LINES: Mapping[str, str | tuple[int, tuple[float, ...]]] = {
     "solid": "-",
     "dash": (0, (5, 2)),
     "dot": (0, (1, 1.4)),
@@ -56,12 +43,15 @@ _DASHES: Mapping[str, str | tuple[int, tuple[float, ...]]] = {
     "longdash": (0, (9, 2.4)),
     "longdashdot": (0, (9, 2, 1, 2)),
 }
-_WAYS = list(product(_DASHES, _MARKS))
-_ANY = list(product(OTHERS, _DASHES, _MARKS))
+"""The dashes, as matplotlib writes them."""
+PALETTE: Mapping[str, Shade] = PAGE | {f"c{i}": shade for i, shade in enumerate(CLASS_SHADES)}
+"""The colors that a page has as CSS variables, by their names."""
+_WAYS = list(product(LINES, MARKERS))
+_ANY = list(product(OTHERS, LINES, MARKERS))
 
 
 def looks(labels: Iterable[str]) -> dict[str, Look]:
-    """A look for each label. Settings of a method share its colour and differ by mark and dash.
+    """Return a look for each label. Settings of a method share its colour and differ by mark and dash.
 
     A look is chosen by the label's checksum; only where two of one report fall on the very same does the later move on.
     """

@@ -3,7 +3,7 @@ import itertools
 import numpy as np
 import pytest
 
-from fedsparq.lab.report.looks import KNOWN, PAGE, looks
+from fedsparq.lab.report.palette import KNOWN, PAGE, looks
 from made_runs import METHODS
 
 # Machado, Oliveira, Fernandes 2009, severity 1, on linear RGB
