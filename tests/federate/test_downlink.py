@@ -1,31 +1,34 @@
 """A compressed broadcast: every client trains on the same public model, whatever it missed."""
 
+import json
+
 import numpy as np
 import pytest
-from small_federation import LAYOUT, vector
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from fedsparq.errors import OptionError
 from fedsparq.federate.client import Client, Trained
-from fedsparq.federate.downlink import HISTORY, Downlink
+from fedsparq.federate.downlink import HISTORY, Downlink, Lattice
+from fedsparq.federate.lattice import FirstModel, grid_of, sum_payload
 from fedsparq.federate.messages import Broadcast, FullWanted, decode_answer
 from fedsparq.federate.model import Model
 from fedsparq.federate.server import Server
 from fedsparq.federate.store import MemoryStore
 from fedsparq.layout import Layout
 from fedsparq.methods import method, resolver
-from fedsparq.methods.registry import broadcast_method
+from fedsparq.payload import Payload
+from fedsparq.wire import decode
 
 WIDE = Layout.of({"weight": (40, 50)})
-STC = method("stc", fraction=0.01)
 
 
 class Federation:
     """Clients that remember which model they trained on."""
 
-    def __init__(self, down: str | None) -> None:
+    def __init__(self, lattice: Lattice | None) -> None:
         chosen = method("fedsparq")
-        start = Model(np.zeros(WIDE.size, np.float32))
-        self.server = Server(WIDE, chosen, start, downlink=Downlink(WIDE, method(down) if down else None))
+        start = Model(np.random.default_rng(0).normal(size=WIDE.size).astype(np.float32))
+        self.server = Server(WIDE, chosen, start, downlink=Downlink(WIDE, lattice))
         self.stores = {number: MemoryStore() for number in range(3)}
         self.seen: dict[int, np.ndarray] = {}
 
@@ -71,113 +74,183 @@ def test_whole_each_time_without_a_method() -> None:
         assert {(request.base, request.hold) for request in sent.values()} == {(0, False)}
 
 
-@pytest.mark.parametrize("down", ["fedsparq", "stc", "top-10"])
-def test_changes_to_what_each_client_holds(down: str) -> None:
-    federation = Federation(down)
+@pytest.mark.parametrize("first", ["one-bit", "8-bit"])
+def test_a_client_that_missed_rounds_is_sent_one_message(first: FirstModel) -> None:
+    federation = Federation(Lattice(first))
     assert {request.base for request in federation.play((0, 1, 2)).values()} == {0}
-    sent = federation.play((0, 1), lost=(1,))
-    assert {request.base for request in sent.values()} == {1}
+    for _ in range(3):
+        federation.play((0,))
     sent = federation.play((0, 1, 2))
-    assert [sent[number].base for number in range(3)] == [2, 1, 1]
-    assert [len(sent[number].blobs) for number in range(3)] == [1, 2, 2]
+    assert [sent[number].base for number in range(3)] == [4, 1, 1]
+    assert [len(sent[number].blobs) for number in range(3)] == [1, 1, 1]
+    assert sent[1].blobs[0] is not sent[0].blobs[0]
+    assert sent[1].blobs == sent[2].blobs
+
+
+def test_a_client_whose_replies_were_lost_takes_the_change_back() -> None:
+    """The server believes that it holds an earlier version, and sends the change since; no second message is needed."""
+    federation = Federation(Lattice())
+    federation.play((0, 1, 2))
+    for _ in range(4):
+        assert federation.play((0, 1, 2), lost=(1,))[1].base == 1
+    assert federation.play((0, 1, 2))[1].base == 1
+    assert federation.play((0, 1, 2))[1].base == 6
 
 
 def test_client_without_its_model_asks_for_all_of_it() -> None:
-    federation = Federation("stc")
+    federation = Federation(Lattice())
     federation.play((0, 1, 2))
     federation.stores[1] = MemoryStore()
     federation.play((0, 1, 2))
     assert federation.play((0, 1, 2))[1].base == 2
 
 
-def test_public_model_follows_the_server() -> None:
-    """What a change did not carry is in the next: with a model that stands still, the public one arrives at it."""
-    rng = np.random.default_rng(0)
-    downlink = Downlink(WIDE, method("percentile", percentile=80.0))
-    downlink.prepare(1, Model(np.zeros(WIDE.size, np.float32)))
-    goal = Model(rng.normal(size=WIDE.size).astype(np.float32))
-    for number in range(2, 30):
-        downlink.prepare(number, goal)
-    assert downlink.public is not None
-    assert np.abs(downlink.public.vector - goal.vector).max() < 1e-3
-
-
-def test_first_model_travels_as_float16() -> None:
-    model = Model(np.random.default_rng(0).normal(size=WIDE.size).astype(np.float32))
-    plain, halved = Downlink(WIDE, STC), Downlink(WIDE, STC, halve_first=True)
-    for downlink in (plain, halved):
-        downlink.prepare(1, model)
-    (_, (whole,)), (_, (half,)) = plain.parts(0), halved.parts(0)
-    assert len(half) < 0.6 * len(whole)
-    assert halved.public is not None
-    np.testing.assert_array_equal(Model.decode(half, WIDE).vector, halved.public.vector)
-    np.testing.assert_array_equal(halved.public.vector, model.vector.astype(np.float16))
-    np.testing.assert_array_equal(Model.decode(whole, WIDE).vector, model.vector)
-
-
-def test_values_beyond_float16_stay_as_they_are() -> None:
-    model = Model(np.where(np.arange(LAYOUT.size) % 7 == 0, 1e6, 0.1).astype(np.float32))
-    halved = model.halved()
-    assert set(halved.vector) == {np.float32(1e6), np.float32(np.float16(0.1))}
-    np.testing.assert_array_equal(Model.decode(halved.encode(LAYOUT), LAYOUT).vector, halved.vector)
-
-
-@pytest.mark.parametrize("name", ["fedsparq-adaptive", "uniform", "stc"])
-def test_public_model_stays_close_to_one_that_moves(name: str) -> None:
-    """A model that walks on in steps of the same length: the distance to it stops growing."""
-    rng = np.random.default_rng(0)
-    size, rounds = WIDE.size, 300
-    goal = np.zeros(size, np.float32)
-    downlink = Downlink(WIDE, broadcast_method(name))
-    downlink.prepare(1, Model(goal))
-    distance = []
-    for number in range(2, rounds):
-        goal = goal + (rng.standard_t(3, size=size) / np.sqrt(size)).astype(np.float32)
-        downlink.prepare(number, Model(goal))
+def walked(downlink: Downlink, rounds: int, seed: int = 0) -> list[np.ndarray]:
+    """Let a model walk, with replies of a third of its step; return all public models."""
+    rng, model, publics = np.random.default_rng(seed), np.zeros(WIDE.size, np.float32), []
+    model += rng.normal(size=WIDE.size).astype(np.float32)
+    for number in range(1, rounds + 1):
+        downlink.prepare(number, Model(model))
         assert downlink.public is not None
-        distance.append(float(np.linalg.norm(downlink.public.vector - goal)))
-    third = rounds // 3
-    assert np.mean(distance[-third:]) < 1.5 * np.mean(distance[third : 2 * third])
+        publics.append(downlink.public.vector)
+        for _ in range(3):
+            change = (0.03 * rng.standard_t(3, size=WIDE.size)).astype(np.float32)
+            downlink.replied(Payload.full(WIDE, change))
+            model = model + change / 3
+    return publics
 
 
-@pytest.mark.parametrize("name", ["fedpaq", "qsgd"])
-def test_methods_that_are_not_contractive_are_refused(name: str) -> None:
-    with pytest.raises(OptionError, match="not contractive"):
-        broadcast_method(name)
-    with pytest.raises(OptionError, match="not contractive"):
-        broadcast_method("fedsparq-adaptive", rounding="stochastic")
+@given(seed=st.integers(0, 2**32), first=st.sampled_from(["one-bit", "8-bit"]), rounds=st.integers(2, 12))
+@settings(max_examples=20, deadline=None)
+def test_sums_of_changes_are_exact(seed: int, first: FirstModel, rounds: int) -> None:
+    downlink = Downlink(WIDE, Lattice(first))
+    publics = walked(downlink, rounds, seed)
+    for base in range(rounds):
+        if base:
+            downlink.holds(0, base)
+        known, blobs = downlink.parts(0)
+        start = publics[known - 1] if known else np.zeros(WIDE.size, np.float32)
+        vector = start.copy()
+        for blob in blobs:
+            decode(blob, WIDE).add_to(vector)
+        assert vector.tobytes() == publics[-1].tobytes()
+        for blob in blobs:
+            decode(blob, WIDE).add_to(vector, -1.0)
+        assert vector.tobytes() == (start + np.float32(0)).tobytes()
 
 
-def test_what_a_change_did_not_carry_is_not_kept_a_second_time() -> None:
-    downlink = Downlink(LAYOUT, broadcast_method("fedsparq"))
-    downlink.prepare(1, Model(vector(0)))
-    moved = np.linspace(0, 1, LAYOUT.size, dtype=np.float32)
-    downlink.prepare(2, Model(moved))
+def test_the_public_model_stays_within_the_dead_zone() -> None:
+    rng = np.random.default_rng(1)
+    downlink = Downlink(WIDE, Lattice())
+    model = rng.normal(size=WIDE.size).astype(np.float32)
+    downlink.prepare(1, Model(model))
+    for number in range(2, 40):
+        change = (0.03 * rng.standard_t(3, size=WIDE.size)).astype(np.float32)
+        downlink.replied(Payload.full(WIDE, change))
+        downlink.holds(0, number - 1)
+        model = model + change
+        downlink.prepare(number, Model(model))
+        assert downlink.public is not None
+        assert np.abs(downlink.public.vector - model).max() <= 0.6 * downlink.steps.max() * (1 + 1e-6)
+        assert np.log2(downlink.steps) == np.rint(np.log2(downlink.steps))
+
+
+def test_one_reply_cannot_make_the_steps_coarse() -> None:
+    honest, attacked = Downlink(WIDE, Lattice()), Downlink(WIDE, Lattice())
+    rng = np.random.default_rng(2)
+    model = rng.normal(size=WIDE.size).astype(np.float32)
+    for downlink in (honest, attacked):
+        downlink.prepare(1, Model(model))
+    for number in range(4):
+        change = (0.03 * rng.normal(size=WIDE.size)).astype(np.float32)
+        honest.replied(Payload.full(WIDE, change))
+        attacked.replied(Payload.full(WIDE, change * np.float32(1e6 if number == 0 else 1)))
+    for downlink in (honest, attacked):
+        downlink.prepare(2, Model(model + np.float32(0.01)))
+    assert attacked.steps[0] <= 2 * honest.steps[0]
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+def test_a_one_bit_model_is_its_own_one_bit_model(scale: float) -> None:
+    model = Model((scale * np.random.default_rng(3).normal(size=WIDE.size)).astype(np.float32))
+    first = Lattice("one-bit").start(WIDE, model)
+    assert np.unique(np.abs(first.vector)).size == 1
+    np.testing.assert_allclose(np.abs(first.vector[0]), np.sqrt(np.square(model.vector).mean()), rtol=1e-4)
+    assert Lattice("one-bit").start(WIDE, first).vector.tobytes() == first.vector.tobytes()
+    downlink = Downlink(WIDE, Lattice("one-bit"))
+    downlink.prepare(1, first)
     assert downlink.public is not None
-    assert downlink.state is not None
-    assert downlink.state.residual is not None
-    assert not np.array_equal(downlink.public.vector, moved)
-    assert not downlink.state.residual.any()
+    assert downlink.public.vector.tobytes() == first.vector.tobytes()
+    assert len(downlink.parts(0)[1][0]) < WIDE.size // 8 + 60
+
+
+def test_a_model_that_outgrows_its_grid_is_sent_in_full() -> None:
+    downlink = Downlink(WIDE, Lattice("one-bit"))
+    model = np.random.default_rng(4).normal(size=WIDE.size).astype(np.float32)
+    for number in range(1, 12):
+        downlink.prepare(number, Model(model))
+        downlink.holds(0, number)
+        model = model * np.float32(4)
+    assert downlink.public is not None
+    assert downlink.parts(1)[0] == 0
+    vector = sum(decode(blob, WIDE).dense() for blob in downlink.parts(1)[1])
+    assert vector.tobytes() == downlink.public.vector.tobytes()
+    assert grid_of(WIDE, downlink.public.vector)[0] > 1
+
+
+def test_levels_beyond_16_bits_are_not_summed() -> None:
+    grid = grid_of(WIDE, np.ones(WIDE.size, np.float32))
+    change = np.zeros(WIDE.size, np.float32)
+    change[0], change[1] = grid[0], 2**16 * grid[0]
+    assert sum_payload(WIDE, change, grid) is None
+    change[0] = 0
+    payload = sum_payload(WIDE, change, grid)
+    assert payload is not None
+    assert payload.dense().tobytes() == change.tobytes()
+
+
+def test_a_downlink_goes_on_from_what_it_saved() -> None:
+    downlink = Downlink(WIDE, Lattice())
+    walked(downlink, 5)
+    downlink.holds(3, 4)
+    facts, arrays = downlink.save()
+    again = Downlink(WIDE, Lattice()).restored(downlink.public, json.loads(json.dumps(facts)), arrays)
+    for other in (downlink, again):
+        other.prepare(6, Model(vector_of(6)))
+    assert again.parts(3) == downlink.parts(3)
+    assert again.parts(0) == downlink.parts(0)
+
+
+@pytest.mark.parametrize("name", ["grid", "variance", "steps", "squares"])
+@pytest.mark.parametrize("wrong", [np.full(1, np.nan), np.ones((3, 2)), np.ones(5), np.ones(1, np.float32)])
+def test_a_saved_downlink_with_other_numbers_is_refused(name: str, wrong: np.ndarray) -> None:
+    downlink = Downlink(WIDE, Lattice())
+    walked(downlink, 3)
+    facts, arrays = downlink.save()
+    with pytest.raises((ValueError, KeyError, TypeError)):
+        Downlink(WIDE, Lattice()).restored(downlink.public, facts, arrays | {name: wrong})
+
+
+def vector_of(seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=WIDE.size).astype(np.float32)
 
 
 def test_round_prepared_twice_has_one_model() -> None:
-    downlink = Downlink(LAYOUT, STC)
-    downlink.prepare(1, Model(vector(0)))
-    downlink.prepare(2, Model(vector(1)))
+    downlink = Downlink(WIDE, Lattice())
+    downlink.prepare(1, Model(vector_of(0)))
+    downlink.prepare(2, Model(vector_of(1)))
     before = downlink.public
-    downlink.prepare(2, Model(vector(5)))
+    downlink.prepare(2, Model(vector_of(5)))
     assert downlink.public is before
 
 
 def test_changes_are_kept_only_while_they_are_worth_it() -> None:
-    rng = np.random.default_rng(0)
-    for chosen, most in ((STC, HISTORY), (method("fedavg"), 1)):
-        downlink = Downlink(WIDE, chosen)
-        for number in range(1, 100):
-            downlink.prepare(number, Model(rng.normal(size=WIDE.size).astype(np.float32)))
-        assert len(downlink.changes) <= most
-        assert sum(map(len, downlink.changes.values())) <= 4 * WIDE.size
-        downlink.holds(0, 98)
-        downlink.holds(1, 20)
-        assert downlink.parts(1)[0] == 0
-        assert downlink.parts(0)[0] == (98 if downlink.changes else 0)
+    downlink = Downlink(WIDE, Lattice())
+    for number in range(1, 100):
+        downlink.prepare(number, Model(vector_of(number)))
+    assert len(downlink.changes) <= HISTORY
+    assert sum(map(len, downlink.changes.values())) <= 4 * WIDE.size
+    downlink.holds(0, 98)
+    downlink.holds(1, 20)
+    assert downlink.parts(0)[0] in (0, 98)
+    assert downlink.parts(1)[0] == 0
