@@ -102,6 +102,8 @@ class _Rounds:
     told: Callback
 
     def __post_init__(self) -> None:
+        self.offenders: set[int] = set()
+        """Clients that have spoiled a secure sum; until the run is resumed."""
         self.accountant = PrivacyAccountant(self.spec, self.task.layout, self.server, self.folder.asked_in_vain)
 
     def play(self, own_states: bool) -> list[Round]:
@@ -181,7 +183,7 @@ class _Rounds:
         if terms is None:
             outcome = play_round(self.server, clients, ask, traffic)
         else:
-            outcome = play_masked(self.server, terms, clients, exchange, traffic)
+            outcome = play_masked(self.server, terms, clients, exchange, traffic, self.offenders)
         if self.spec.privacy.wanted and traffic.metrics:
             raise OptionError(
                 f"the task's clients measure {', '.join(traffic.metrics)} on their own data and send it in clear, and "
