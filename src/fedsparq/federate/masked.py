@@ -100,8 +100,7 @@ class MaskedClient:
         support = plan.support.indices(self.client.layout.size)
         levels = levels_on(support, np.float32(plan.step), decode(reply.blob, self.client.layout))
         if plan.variance:
-            rng = np.random.default_rng(secrets.randbits(256))
-            levels = levels + skellam(plan.variance, levels.size, rng)
+            levels = levels + skellam(plan.variance, levels.size)
         digest = reply_digest(answer.message).to_bytes(8, "little")
         sent = member.masked(collected, levels, digest)
         self._save(member)
