@@ -151,10 +151,10 @@ class Member:
                     f"{len(alive)} are needed"
                 )
             ring.check_signatures(signatures, ring.alive_text(self._shared, alive))
-            shares = {}
+            shares, neighbours = {}, self._neighbours
             for neighbour, text in sealed.items():
                 with suppress(SecureSumError):
-                    pair = decrypt(self._channel(neighbour, self._neighbours[neighbour], out=False), text)
+                    pair = decrypt(self._channel(neighbour, neighbours[neighbour], out=False), text)
                     shares[neighbour] = pair[: shamir.SHARE] if neighbour in alive else pair[shamir.SHARE :]
             return Unmasking(shares).encode()
 
