@@ -164,7 +164,7 @@ class FixedSteps(Stateless):
 
     def payload(self, c: Vector, layout: Layout, seed: np.uint64) -> Payload:
         """Return c rounded at random to the steps."""
-        indices = self._drawn(c, layout)
+        indices = self.drawn(c, layout)
         levels = np.empty(indices.size, np.int16)
         for step, part in zip(self.steps, layout.split(indices), strict=True):
             own = indices[part]
@@ -177,11 +177,11 @@ class FixedSteps(Stateless):
     def rest(self, c: Vector, layout: Layout) -> Vector:
         """Return what of c is not drawn."""
         rest = c.copy()
-        rest[self._drawn(c, layout)] = 0
+        rest[self.drawn(c, layout)] = 0
         return rest
 
-    def _drawn(self, c: Vector, layout: Layout) -> Indices:
-        """Return where c is drawn: never where it is 0, which would draw every coordinate for nothing."""
+    def drawn(self, c: Vector, layout: Layout) -> Indices:
+        """Return the coordinates that are drawn: never where it is 0, which would draw every coordinate for nothing."""
         return at_least(c, layout.bounds, (np.float32(self.deferred) * self.steps).clip(_TINY))
 
 

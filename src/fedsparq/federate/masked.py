@@ -1,6 +1,6 @@
 """Rounds under masks: the server learns the sum of its clients' levels, and no client's own.
 
-A round has four exchanges instead of one. The third carries the broadcast and brings the masked levels; the reply as it
+A round has five exchanges instead of one. The third carries the broadcast and brings the masked levels; the reply as it
 would be without masks stays with the client until a later broadcast acknowledges it. A sum that cannot be made
 acknowledges nobody, so nothing is lost.
 """
@@ -27,8 +27,9 @@ from fedsparq.payload.frame import frame_kind, pack_frame, read_frame
 from fedsparq.payload.support import levels_on
 from fedsparq.privacy.skellam import skellam
 from fedsparq.secure import Member, SecureSum, Terms
+from fedsparq.secure.client import StrangerError
 from fedsparq.secure.keys import NodeKey
-from fedsparq.secure.messages import Invitation, Masked, Neighbourhood, Survivors, kind_of
+from fedsparq.secure.messages import Accusation, Invitation, Masked, Neighbourhood, Survivors, kind_of
 from fedsparq.wire import decode
 
 _MEMBER = "member.safetensors"
@@ -39,7 +40,7 @@ AskMasked = Callable[[Mapping[int, bytes]], Iterable[Delivery]]
 
 def is_masked(message: bytes) -> bool:
     """Whether a message is a request of a round under masks."""
-    return frame_kind(message) == "T" or kind_of(message) in (Invitation.kind, Neighbourhood.kind, Survivors.kind)
+    return frame_kind(message) == "T" or kind_of(message) % 2 == 1
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,11 @@ class MaskedClient:
                 member = self._member()
                 if frame_kind(message) == "T":
                     return self._trained(member, message)
-                sent = member.share(message) if kind_of(message) == Neighbourhood.kind else member.unmask(message)
+                stages = {Neighbourhood.kind: member.share, Survivors.kind: member.confirm}
+                sent = stages.get(kind_of(message), member.unmask)(message)
+        except StrangerError as error:
+            accusation = Accusation(error.client).encode()
+            return Answer(accusation, (str(error),), len(accusation))
         except WireError as error:
             return Answer(None, (str(error),))
         self._save(member)
@@ -92,8 +97,7 @@ class MaskedClient:
         reply = Reply.decode(answer.message)
         levels = levels_on(plan.support.indices(layout.size), np.float32(plan.step), decode(reply.blob, layout))
         if plan.variance:
-            rng = np.random.default_rng(secrets.randbits(256))
-            levels = levels + skellam(plan.variance, levels.size, rng)
+            levels = levels + skellam(plan.variance, levels.size)
         digest = reply_digest(answer.message).to_bytes(8, "little")
         sent = member.masked(collected, levels, digest)
         self._save(member)
@@ -117,9 +121,8 @@ class MaskedClient:
     def _save(self, member: Member) -> None:
         write_safely(self._path, member.encode(), private=True)
         if 2 in member.requests:
-            keys = Neighbourhood.decode(member.requests[2]).keys
             with self._keys_locked():
-                known = {client: each.node for client, each in keys.items()} | self._known()
+                known = {**member.ring.nodes} | self._known()
                 text = json.dumps({str(client): node.hex() for client, node in sorted(known.items())})
                 write_safely(self._keys / "known.json", text.encode(), private=True)
 
@@ -160,20 +163,29 @@ def forget_sums(states: Path) -> None:
         path.unlink()
 
 
-def play_masked(server: Server, terms: Terms, clients: list[int], ask: AskMasked, traffic: Traffic) -> RoundOutcome:
-    """A whole round under masks: the sum of all who stayed counts, or nobody."""
+def play_masked(
+    server: Server, terms: Terms, clients: list[int], ask: AskMasked, traffic: Traffic, offenders: set[int]
+) -> RoundOutcome:
+    """A whole round under masks: the sum of all who stayed counts, or nobody.
+
+    `offenders` are clients that have spoiled a sum. They are left out, and those of this round are added to them.
+    """
     server.open_round(clients)
+    total = SecureSum(terms, clients, lambda client, reason: server.note(client, f"refused: {reason}"), offenders)
+    for client in sorted(offenders.intersection(clients)):
+        server.note(client, "left out: it has spoiled a secure sum of this run")
     try:
-        total = SecureSum(terms, clients, lambda client, reason: server.note(client, f"refused: {reason}"))
         answers = _answers(server, ask, total.invitations(), traffic)
         answers = _answers(server, ask, total.neighbourhoods(answers), traffic)
         collected = total.collected(answers)
         answers = _answers(server, ask, {c: _train(server.broadcast(c), collected[c]) for c in collected}, traffic)
         digests = {c: Masked.decode(answers[c]).digest for c in answers if total.add(c, answers[c])}
-        result = total.result(_answers(server, ask, total.survivors(), traffic))
+        answers = _answers(server, ask, total.survivors(), traffic)
+        result = total.result(_answers(server, ask, total.confirmations(answers), traffic))
         server.receive_sum(result.levels, {c: int.from_bytes(digests[c], "little") for c in result.clients})
     except SecureSumError as error:
         server.note(-1, f"no sum was made: {error}")
+    offenders |= total.offenders
     return server.close_round()
 
 

@@ -15,8 +15,8 @@ from fedsparq.payload.levels import MAX_LEVEL, UniformLevels
 from fedsparq.payload.payload import Payload
 from fedsparq.payload.selection import Indices, Seeded
 
-_MAX_VARIANCE = 2.0**62
-"""Half of it is still a mean that numpy draws Poisson numbers of."""
+_MAX_VARIANCE = 2.0**36
+"""The table of its law has 5 million entries then."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,7 +87,7 @@ class RoundPlan:
         if not self.clip > 0:
             raise OptionError(f"clip={self.clip}: it must be above 0")
         if not 0 <= self.variance <= _MAX_VARIANCE:
-            raise OptionError(f"variance={self.variance}: it must be from 0 to 2^62")
+            raise OptionError(f"variance={self.variance}: it must be from 0 to 2^36")
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return the plan as arrays, for a message or a file."""
