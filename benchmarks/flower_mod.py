@@ -4,7 +4,7 @@ In one process, as simulations run: the least of seven rounds. In a process of i
 runs them: the least of five. Seconds by the clock and of CPU time, in all and by part; the state is written to disk and
 synced in each round.
 
-    python benchmarks/flower_mod.py [--method fedsparq] [--downlink METHOD]
+    python benchmarks/flower_mod.py [--method fedsparq] [--downlink lattice]
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def work(folder: Path, rounds: int, method: str, downlink: str) -> list[dict[str
 
     alone = FedAvg(fraction_evaluate=0.0, min_train_nodes=1, min_available_nodes=1)
     strategy = Compressed(
-        alone, method, downlink=downlink or None, checkpoint=folder / "server", federation="benchmark"
+        alone, method, downlink="lattice" if downlink else None, checkpoint=folder / "server", federation="benchmark"
     )
     strategy.start(grid([app]), start, num_rounds=rounds)
     return measured

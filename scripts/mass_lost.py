@@ -92,7 +92,7 @@ def measure(spec: RunSpec) -> dict[str, list[float]]:
     task = build_task(spec)
     validation, down = (
         spec.server.validation(spec.acknowledge),
-        Downlink(task.layout, spec.chosen_downlink(), spec.seed),
+        Downlink(task.layout, spec.lattice),
     )
     server = Server(task.layout, spec.chosen_method(), task.initial(), validation=validation, downlink=down)
     books = Books(spec, task)

@@ -53,7 +53,7 @@ def assert_private(folder: Path, least: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "spec", [{"options": {"multiplier": 1.5}, "downlink": "float16"}, MASKED], ids=["plain", "masked"]
+    "spec", [{"options": {"multiplier": 1.5}, "downlink": "lattice"}, MASKED], ids=["plain", "masked"]
 )
 def test_nodes_of_a_deployment_and_its_server(tmp_path: Path, spec: dict) -> None:
     out, states = tmp_path / "results", tmp_path / "var" / "states"

@@ -53,7 +53,7 @@ def serve(grid: Grid, context: Context) -> None:
     strategy: Strategy = FedAvg(fraction_evaluate=0.0, min_train_nodes=nodes, min_available_nodes=nodes)
     compressed = None
     if variant != "plain":
-        compressed = Compressed(strategy, downlink="fedsparq" if variant == "both" else None)
+        compressed = Compressed(strategy, downlink="lattice" if variant == "both" else None)
         strategy = compressed
     start = ArrayRecord(models.build("resnet18", models.Signature((3, 32, 32), 10), seed=0).state_dict())
     while len(list(grid.get_node_ids())) < nodes:

@@ -76,9 +76,9 @@ def serve(grid: Grid, context: Context) -> None:
 def _strategy(variant: str, nodes: int) -> Strategy:
     everybody = {"min_train_nodes": nodes, "min_evaluate_nodes": nodes, "min_available_nodes": nodes}
     if variant == "FedSparQ":
-        return FedSparQ(METHOD, bits=BITS, downlink=METHOD, fraction_evaluate=1.0, **everybody)  # type: ignore[arg-type]
+        return FedSparQ(METHOD, bits=BITS, downlink="lattice", fraction_evaluate=1.0, **everybody)  # type: ignore[arg-type]
     plain = FedAvg(**everybody)  # type: ignore[arg-type]
-    return plain if variant == "plain" else Compressed(plain, METHOD, bits=BITS, downlink=METHOD)
+    return plain if variant == "plain" else Compressed(plain, METHOD, bits=BITS, downlink="lattice")
 
 
 def _examples(part: str) -> tuple[NDArray[np.float32], NDArray[np.int64]]:

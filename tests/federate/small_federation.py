@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsparq.federate.client import Client, Trained
-from fedsparq.federate.downlink import Downlink
+from fedsparq.federate.downlink import Downlink, Lattice
 from fedsparq.federate.messages import Acknowledgement, Broadcast, Reply, reply_digest
 from fedsparq.federate.model import Model
 from fedsparq.federate.server import Server
@@ -40,7 +40,7 @@ def identity(chosen: Method) -> Identity:
     return chosen.identity
 
 
-def server(chosen: Method = FEDAVG, validation: Validation | None = None, down: Method | None = None) -> Server:
+def server(chosen: Method = FEDAVG, validation: Validation | None = None, down: Lattice | None = None) -> Server:
     return Server(LAYOUT, chosen, Model(vector(0)), validation=validation, downlink=Downlink(LAYOUT, down))
 
 

@@ -127,7 +127,7 @@ def test_arbitrary_bytes_are_refused(data: bytes, magic: bytes) -> None:
     [
         Broadcast(3, Acknowledgement(3, 1), 0, PLAIN, 0, False, (b"",)),
         Broadcast(3, None, 0, PLAIN, 3, False, (b"",)),
-        Broadcast(3, None, 0, PLAIN, 1, False, (b"",)),
+        Broadcast(3, None, 0, PLAIN, 1, True, ()),
         Broadcast(3, None, 0, PLAIN, 0, False, (b"", b"")),
         Broadcast(3, None, 0, PLAIN, 0, False, (b"",), float("nan")),
         Broadcast(3, Acknowledgement(1, 1, 0.0), 0, PLAIN, 0, False, (b"",)),

@@ -27,7 +27,7 @@ from sharing import Sharing
 
 from fedsparq.federate.checkpoint import load_server, save_server
 from fedsparq.federate.client import Client, Trained
-from fedsparq.federate.downlink import Downlink
+from fedsparq.federate.downlink import Downlink, Lattice
 from fedsparq.federate.messages import FullWanted, Reply, decode_answer, reply_digest
 from fedsparq.federate.model import Model
 from fedsparq.federate.server import Server
@@ -35,7 +35,6 @@ from fedsparq.federate.state import ClientState, HeldModel
 from fedsparq.federate.store import Loaded
 from fedsparq.federate.validation import Validation
 from fedsparq.layout import Layout
-from fedsparq.method import Method
 from fedsparq.methods import method, resolver
 from fedsparq.protocols import GradientHook
 from fedsparq.wire import decode
@@ -139,7 +138,7 @@ class Protocol(RuleBasedStateMachine):
         chosen=st.sampled_from(METHODS),
         validation=st.sampled_from(VALIDATIONS),
         sharing=st.booleans(),
-        down=st.sampled_from([None, method("fedsparq"), method("stc", fraction=0.05)]),
+        down=st.sampled_from([None, Lattice(), Lattice("one-bit")]),
         seed=st.integers(0, 2**32),
     )
     def begin(
@@ -147,7 +146,7 @@ class Protocol(RuleBasedStateMachine):
         chosen: tuple[str, dict[str, object]],
         validation: Validation,
         sharing: bool,
-        down: Method | None,
+        down: Lattice | None,
         seed: int,
     ) -> None:
         self.method, self.validation, self.down = method(chosen[0], **chosen[1]), validation, down

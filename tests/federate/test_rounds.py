@@ -5,12 +5,12 @@ from collections.abc import Iterator, Sequence
 from small_federation import client, reply, server, vector
 
 from fedsparq.federate.client import Answer
+from fedsparq.federate.downlink import Lattice
 from fedsparq.federate.messages import Broadcast, FullWanted
 from fedsparq.federate.rounds import Delivery, Traffic, play_round
 from fedsparq.federate.server import Server
 from fedsparq.federate.store import MemoryStore
 from fedsparq.federate.validation import Validation
-from fedsparq.methods import method
 
 
 class Engine:
@@ -43,7 +43,7 @@ def test_a_round_from_end_to_end() -> None:
 
 
 def test_who_lost_its_model_is_asked_again_at_the_end() -> None:
-    made, traffic = server(down=method("stc")), Traffic()
+    made, traffic = server(down=Lattice()), Traffic()
     engine = Engine(made)
     play_round(made, range(3), engine.ask, Traffic())
     engine.stores[0] = MemoryStore()
@@ -64,7 +64,7 @@ def test_who_lost_its_model_is_asked_again_at_the_end() -> None:
 
 
 def test_client_that_never_has_its_model_is_asked_only_twice() -> None:
-    made = server(down=method("stc"))
+    made = server(down=Lattice())
     play_round(made, range(2), Engine(made).ask, Traffic())
     times = []
 

@@ -93,10 +93,10 @@ ROBUST = ("robust", "centered-clipping")
 def strategy(kind: str, folder: Path):
     options = {"checkpoint": folder / "server", "federation": "hospitals"}
     if kind in ROBUST:
-        return FedSparQ("fedsparq", downlink="fedsparq", aggregator=kind, **sampled(fraction_train=0.9), **options)
+        return FedSparQ("fedsparq", downlink="lattice", aggregator=kind, **sampled(fraction_train=0.9), **options)
     if kind == "own":
-        return FedSparQ("fedsparq", downlink="fedsparq", server_momentum=0.5, **sampled(), **options)
-    return Compressed(INNER[kind](), "fedsparq", downlink="fedsparq", **options)
+        return FedSparQ("fedsparq", downlink="lattice", server_momentum=0.5, **sampled(), **options)
+    return Compressed(INNER[kind](), "fedsparq", downlink="lattice", **options)
 
 
 def apps(folder: Path, kind: str, deltas: dict | None = None) -> list[ClientApp]:

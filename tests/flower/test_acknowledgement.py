@@ -93,7 +93,7 @@ def test_a_round_that_the_inner_strategy_throws_away_counts_for_nobody():
 
 
 @pytest.mark.parametrize(
-    "make", [lambda: Compressed(quiet(), downlink="fedsparq"), lambda: FedSparQ(downlink="top-10")]
+    "make", [lambda: Compressed(quiet(), downlink="lattice"), lambda: FedSparQ(downlink="lattice")]
 )
 def test_a_node_that_lost_its_model_is_sent_the_whole_one(make, tmp_path):
     seen: list = []
@@ -121,7 +121,7 @@ def test_a_node_that_lost_its_model_is_sent_the_whole_one(make, tmp_path):
 @pytest.mark.parametrize("rest", [0, 500])
 def test_a_model_cut_short_by_a_power_failure_is_asked_for_again_and_the_residual_is_there(rest, tmp_path):
     """The file of the model is not synced: so many of its bytes may be all that is left."""
-    strategy = Compressed(quiet(), downlink="fedsparq")
+    strategy = Compressed(quiet(), downlink="lattice")
 
     class Failing(InProcessGrid):
         def push_messages(self, messages):
@@ -138,7 +138,7 @@ def test_a_model_cut_short_by_a_power_failure_is_asked_for_again_and_the_residua
 
 def test_with_a_compressed_downlink_all_nodes_train_on_one_public_model(tmp_path):
     seen: list = []
-    strategy = Compressed(quiet(), downlink="top-10")
+    strategy = Compressed(quiet(), downlink="lattice")
     grid = InProcessGrid([client_app(compress(state=tmp_path), seen=seen)] * 3)
     strategy.start(grid, model(), num_rounds=4, timeout=0.01)
     for number in range(4):
@@ -149,7 +149,7 @@ def test_with_a_compressed_downlink_all_nodes_train_on_one_public_model(tmp_path
 def test_a_late_joiner_gets_the_right_model_under_a_compressed_downlink(tmp_path):
     """First contact is plain: the node must not take the server's own model for the public one."""
     seen: list = []
-    strategy = Compressed(quiet(), downlink="top-10")
+    strategy = Compressed(quiet(), downlink="lattice")
 
     class Growing(InProcessGrid):
         asked = 0

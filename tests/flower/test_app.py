@@ -14,7 +14,7 @@ from fedsparq.lab.experiments.run import run
 from fedsparq.lab.specs import RunSpec
 from inprocess_grid import InProcessGrid
 
-SPEC = RunSpec(clients=3, rounds=2, train_limit=300, test_limit=100, options={"multiplier": 1.5}, downlink="float16")
+SPEC = RunSpec(clients=3, rounds=2, train_limit=300, test_limit=100, options={"multiplier": 1.5}, downlink="lattice")
 
 
 def config_of(folder) -> dict:

@@ -68,8 +68,8 @@ def test_with_evaluation_on_both_directions_take_a_fiftieth(own):
 
     def made():
         if own:
-            return FedSparQ("fedsparq-adaptive", bits=0.3, downlink="fedsparq-adaptive", fraction_evaluate=1.0)
-        return Compressed(FedAvg(), "fedsparq-adaptive", bits=0.3, downlink="fedsparq-adaptive")
+            return FedSparQ("fedsparq-adaptive", bits=0.3, downlink="lattice", fraction_evaluate=1.0)
+        return Compressed(FedAvg(), "fedsparq-adaptive", bits=0.3, downlink="lattice")
 
     app = learner(*mods, on_evaluate=mods)
     plain, _ = bytes_of(FedAvg(), learner(), 15)
@@ -86,7 +86,7 @@ def test_with_evaluation_on_both_directions_take_a_fiftieth(own):
 
 def test_evaluation_sees_the_public_model_and_training_the_same_one():
     seen: list = []
-    strategy = Compressed(FedAvg(), "fedsparq", downlink="float16")
+    strategy = Compressed(FedAvg(), "fedsparq", downlink="lattice")
     trained: list = []
 
     def spy(message, context, call_next):
@@ -103,7 +103,7 @@ def test_evaluation_sees_the_public_model_and_training_the_same_one():
 
 def test_evaluation_without_the_mod_gets_plain_arrays():
     seen: list = []
-    strategy = Compressed(FedAvg(), "fedsparq", downlink="float16")
+    strategy = Compressed(FedAvg(), "fedsparq", downlink="lattice")
     app = learner(compress(), seen=seen)
     result = strategy.start(InProcessGrid([app] * 3), start(), num_rounds=3, timeout=1)
     for name, value in seen[-1].items():
@@ -122,7 +122,7 @@ def test_arrays_that_did_not_change_are_not_sent_again():
     size = 1_000_000
 
     def made():
-        return Compressed(FedAvg(), downlink="fedsparq")
+        return Compressed(FedAvg(), downlink="lattice")
 
     without, _ = bytes_of(made(), app, 5)
     with_it, result = bytes_of(made(), app, 5, extra=size)

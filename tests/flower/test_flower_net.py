@@ -89,9 +89,9 @@ def client_adaptive():
 Plan = tuple[Any, dict[str, Any]]
 SCENES: dict[str, Plan] = {
     "fedavg": (lambda: Compressed(quiet()), {}),
-    "fedavg-downlink": (lambda: Compressed(quiet(), "fedsparq-adaptive", bits=2, downlink="fedsparq"), {}),
+    "fedavg-downlink": (lambda: Compressed(quiet(), "fedsparq-adaptive", bits=2, downlink="lattice"), {}),
     "fedavg-evaluate": (
-        lambda: Compressed(FedAvg(fraction_evaluate=1.0), downlink="float16"),
+        lambda: Compressed(FedAvg(fraction_evaluate=1.0), downlink="lattice"),
         {"evaluates": True},
     ),
     "fedadam": (lambda: Compressed(quiet(FedAdam)), {}),
@@ -103,7 +103,7 @@ SCENES: dict[str, Plan] = {
     "personal": (lambda: Compressed(Personal(), "fedsparq"), {}),
     "lost-reply": (lambda: Compressed(quiet()), {"lost": {1, 5, 9}}),
     "own": (lambda: FedSparQ(), {}),
-    "own-adaptive-downlink": (lambda: FedSparQ("fedsparq-adaptive", bits=2, downlink="fedsparq"), {"lost": {4}}),
+    "own-adaptive-downlink": (lambda: FedSparQ("fedsparq-adaptive", bits=2, downlink="lattice"), {"lost": {4}}),
     "own-robust": (lambda: FedSparQ(aggregator="robust"), {"nodes": 6}),
 }
 

@@ -230,7 +230,7 @@ def test_a_node_that_asks_for_the_whole_model_for_ever():
         data = pack_frame("W", len(asked).to_bytes(4, "little"))
         return {"arrays": ArrayRecord({"fedsparq": Array("uint8", (len(data),), own.stype, data)})}
 
-    rounds = play(change, packed=True, downlink="fedsparq")
+    rounds = play(change, packed=True, downlink="lattice")
     assert named(rounds)
     assert len(asked) <= 2 * ROUNDS
 

@@ -71,7 +71,7 @@ def test_the_embedding_travels_once_and_an_adapter_without_the_model(example, tm
 def test_compressed_both_ways_it_sends_less_and_every_round_counts(example, tmp_path, monkeypatch, lora):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     _, dense = play(example, tmp_path, strategy="FedAvg", lora=lora)
-    both = {"method": "fedsparq", "downlink": "fedsparq"}
+    both = {"method": "fedsparq", "downlink": "lattice"}
     arrays, small = play(example, tmp_path, strategy="Compressed", lora=lora, **both)
     assert not any(reply.has_error() for reply in small.replies)
     assert all(bool(torch.isfinite(tensor).all()) for tensor in arrays.values())
@@ -85,8 +85,6 @@ def test_it_runs_in_a_deployment(tmp_path):
     sizes = " ".join(f"{name}={value}" for name, value in TINY.items())
     with Federation(tmp_path, 1) as federation:
         federation.node(0)
-        run = federation.run(
-            EXAMPLE, f'{sizes} nodes=1 downlink="fedsparq-adaptive" out="{tmp_path}/model.safetensors"'
-        )
+        run = federation.run(EXAMPLE, f'{sizes} nodes=1 downlink="lattice" out="{tmp_path}/model.safetensors"')
         federation.finish(run, 1200)
     assert "transformer.wte.weight" in load_file(tmp_path / "model.safetensors")

@@ -15,7 +15,7 @@ def test_states_survive_from_round_to_round_without_a_file(tmp_path, monkeypatch
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "unused"))
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     monkeypatch.setenv("PYTHONPATH", "")
-    strategy = Compressed(FedAvg(fraction_evaluate=0.0, min_train_nodes=3, min_available_nodes=3), downlink="fedsparq")
+    strategy = Compressed(FedAvg(fraction_evaluate=0.0, min_train_nodes=3, min_available_nodes=3), downlink="lattice")
     server = ServerApp()
 
     @server.main()

@@ -70,7 +70,7 @@ def test_what_nodes_and_the_server_keep_is_their_owners_alone(tmp_path):
     before = os.umask(0o022)
     try:
         folders = {"federation": "f", "checkpoint": tmp_path / "all" / "server"}
-        strategy = Compressed(FedAvg(fraction_evaluate=0.0), downlink="float16", **folders)
+        strategy = Compressed(FedAvg(fraction_evaluate=0.0), downlink="lattice", **folders)
         grid = InProcessGrid([client_app(compress(state=tmp_path / "all" / "nodes"))] * 2)
         strategy.start(grid, model(), num_rounds=2, timeout=1)
     finally:

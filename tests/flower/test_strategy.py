@@ -137,10 +137,10 @@ def test_the_app_sees_plain_arrays_and_its_own_config():
 def test_both_directions_are_one_blob_after_the_first_contact(method, times):
     big = ArrayRecord({f"layer{i}.weight": value for i, value in enumerate(_large(40, 5000))})
     apps = [_pulling(compress(method))] * 3
-    _, grid = play(Compressed(FedAvg(fraction_evaluate=0.0), method, downlink=method), apps, rounds=1, start=big)
+    _, grid = play(Compressed(FedAvg(fraction_evaluate=0.0), method, downlink="lattice"), apps, rounds=1, start=big)
     first_down = dict(grid.down)
     grid2 = InProcessGrid(apps)
-    Compressed(FedAvg(fraction_evaluate=0.0), method, downlink=method).start(grid2, big, num_rounds=4, timeout=1)
+    Compressed(FedAvg(fraction_evaluate=0.0), method, downlink="lattice").start(grid2, big, num_rounds=4, timeout=1)
     dense = 40 * 5000 * 4
     later = (grid2.down[100] - first_down[100]) / 3
     assert first_down[100] > dense
@@ -165,7 +165,7 @@ def test_an_uncompressed_client_works_and_is_counted_as_dense():
     assert [len(r.counted) for r in strategy.rounds] == [3] * 5
     for name in ("conv.weight", "fc.bias"):
         np.testing.assert_allclose(got[name].numpy(), expected[name].numpy(), rtol=1e-5, atol=1e-6)
-    ours = FedSparQ("fedavg", downlink="float16")
+    ours = FedSparQ("fedavg", downlink="lattice")
     play(ours, [client_app(compress()), client_app(), client_app(compress())])
     assert [r.dense for r in ours.rounds] == [1] * 5
 

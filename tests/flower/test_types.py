@@ -47,8 +47,8 @@ def moved(name, value):
 
 MAKE = [
     lambda: Compressed(FedAvg(fraction_evaluate=0.0), "fedavg"),
-    lambda: Compressed(FedAvg(fraction_evaluate=0.0), "fedavg", downlink="float16"),
-    lambda: FedSparQ("fedavg", downlink="float16"),
+    lambda: Compressed(FedAvg(fraction_evaluate=0.0), "fedavg", downlink="lattice"),
+    lambda: FedSparQ("fedavg", downlink="lattice"),
 ]
 
 
@@ -148,9 +148,9 @@ def test_tied_arrays_do_not_drift_apart(method, own):
         return value * np.float32(0.9) + np.float32(0.01) if "weight" in name else value
 
     made = (
-        FedSparQ(method, downlink="fedsparq")
+        FedSparQ(method, downlink="lattice")
         if own
-        else Compressed(FedAvg(fraction_evaluate=0.0), method, downlink="fedsparq")
+        else Compressed(FedAvg(fraction_evaluate=0.0), method, downlink="lattice")
     )
     result = made.start(InProcessGrid([changing(pulled)] * 3), start, num_rounds=5, timeout=1)
     one, other = (result.arrays[name].numpy() for name in ("embed.weight", "head.weight"))
@@ -176,7 +176,7 @@ def test_two_arrays_are_not_tied_because_one_node_says_so():
             reply.content = RecordDict({**reply.content, "arrays": wrap(frame)})
         return reply
 
-    strategy = Compressed(FedAvg(fraction_evaluate=0.0), "fedavg", downlink="fedsparq")
+    strategy = Compressed(FedAvg(fraction_evaluate=0.0), "fedavg", downlink="lattice")
     strategy.start(InProcessGrid([changing(pulled)] * 3, lying), start, num_rounds=5, timeout=1)
     assert len(seen) == 15
     assert min(value.min() for value in seen) > 3
@@ -194,7 +194,7 @@ def test_a_node_of_a_federation_that_begins_anew_takes_no_integers_from_its_last
     for counter in (3, 7):
         app = changing(noted, compress(state=tmp_path))
         start = record(counter=np.int64(counter))
-        strategy = {"downlink": "fedsparq", "federation": "wards"}
+        strategy = {"downlink": "lattice", "federation": "wards"}
         made = FedSparQ("fedavg", **strategy) if own else Compressed(FedAvg(fraction_evaluate=0.0), **strategy)
         made.start(InProcessGrid([app] * 2), start, num_rounds=1, timeout=1)
     assert seen == [3, 3, 7, 7]

@@ -27,7 +27,7 @@ exact, _ = final(Compressed(FedAvg(fraction_evaluate=0.0), "fedavg"), compress()
 for name, value in expected.items():
     if name in SHAPES:  # Flower itself averages counters to fractions
         np.testing.assert_allclose(exact[name], value, rtol=1e-5, atol=1e-5, err_msg=name)
-_, small = final(Compressed(FedAvg(fraction_evaluate=0.0), "fedsparq", downlink="fedsparq"), compress())
+_, small = final(Compressed(FedAvg(fraction_evaluate=0.0), "fedsparq", downlink="lattice"), compress())
 own, _ = final(FedSparQ(fraction_evaluate=0.0), compress())
 assert own.keys() == expected.keys()
 print(json.dumps({"flwr": flwr.__version__, "dense": dense, "small": small}))

@@ -13,7 +13,7 @@ import numpy as np
 from fedsparq import secure
 from fedsparq.federate.checkpoint import save_server
 from fedsparq.federate.client import Client, Trained
-from fedsparq.federate.downlink import Downlink
+from fedsparq.federate.downlink import Downlink, Lattice
 from fedsparq.federate.messages import Acknowledgement, Broadcast, FullWanted, Reply, reply_digest
 from fedsparq.federate.model import Model
 from fedsparq.federate.server import Server
@@ -23,7 +23,7 @@ from fedsparq.federate.validation import Validation
 from fedsparq.layout import Buffers, Layout, Vector
 from fedsparq.method import Identity, Method
 from fedsparq.methods import method, resolver
-from fedsparq.methods.registry import aggregator, broadcast_method, optimizer
+from fedsparq.methods.registry import aggregator, optimizer
 from fedsparq.payload.support import RoundPlan, SupportPlan
 from fedsparq.secure.keys import KEY, SIGNATURE
 from fedsparq.secure.messages import (
@@ -64,7 +64,7 @@ SERVED = (
     method("ef21"),
 )
 """Methods of servers whose parts remember something."""
-DOWN = broadcast_method("fedsparq-adaptive")
+DOWN = method("fedsparq-adaptive", rounding="nearest", bits=0.7)
 
 
 def update(seed: int) -> Vector:
@@ -86,7 +86,7 @@ def blobs() -> tuple[bytes, ...]:
 
 
 def new_server(served: Method = METHOD) -> Server:
-    down = Downlink(LAYOUT, DOWN) if served is METHOD else None
+    down = Downlink(LAYOUT, Lattice()) if served is METHOD else None
     made = Server(LAYOUT, served, _MODEL, validation=Validation(norm_limit="3x median"), downlink=down)
     made.open_round([0, 1])
     return made

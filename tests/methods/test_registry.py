@@ -12,8 +12,8 @@ from fedsparq.errors import OptionError, WireError
 from fedsparq.methods import registry
 from fedsparq.methods.registry import (
     METHODS,
-    broadcast_method,
     check_portable,
+    compresses_downlink,
     federated_method,
     find_recipe,
     known_methods,
@@ -340,14 +340,10 @@ def test_named_methods_are_portable(folder: Path) -> None:
 # broadcasts, and parts of the server
 
 
-def test_options_that_suit_broadcasts() -> None:
-    register("plain", version=1, in_broadcasts={"fraction": 0.5})(plain)
-    assert method("plain").options["fraction"] == 0.1
-    assert broadcast_method("plain").options["fraction"] == 0.5
-    assert broadcast_method("plain").label == "plain", "usual there"
-    assert broadcast_method("plain", fraction=0.1).label == "plain fraction=0.1"
-    with pytest.raises(OptionError, match=r"cannot compress a broadcast: .*not contractive"):
-        broadcast_method("qsgd")
+def test_methods_that_compress_the_downlink_by_default() -> None:
+    register("both-ways", version=1, compresses_downlink=True)(plain)
+    assert compresses_downlink("both-ways")
+    assert {name for name in METHODS if compresses_downlink(name)} == {"both-ways", "fedsparq-adaptive"}
 
 
 def test_options_that_suit_federations() -> None:
@@ -407,5 +403,5 @@ def test_other_spellings_are_the_same_method(spelling: str, name: str) -> None:
 def test_a_run_with_another_spelling_is_the_same_run() -> None:
     from fedsparq.lab.specs import RunSpec
 
-    run, same = RunSpec(method="top-k", downlink="top-k"), RunSpec(method="top-10", downlink="top-10")
+    run, same = RunSpec(method="top-k", downlink="lattice"), RunSpec(method="top-10", downlink="lattice")
     assert (run, run.folder_name) == (same, same.folder_name)

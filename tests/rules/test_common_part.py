@@ -77,7 +77,7 @@ def chosen(**more):
 def test_it_is_the_default_where_not_all_clients_take_part_and_with_a_compressed_broadcast():
     assert chosen().options["drift"] == "left-out"
     assert chosen().label == "fedsparq-adaptive"
-    assert chosen(downlink="fedsparq-adaptive").traits.needs_model_change
+    assert chosen(downlink="lattice").traits.needs_model_change
     assert chosen(budget="20 kB").options["drift"] == "left-out"
     assert chosen(options={"drift": "sent"}).label == "fedsparq-adaptive drift=sent"
     assert chosen(fraction=1.0).options["drift"] == "sent"

@@ -8,11 +8,10 @@ import torch
 
 import fedsparq
 from fedsparq import Client, Layout, MemoryStore, Model, OptionError, Server, Trained, Validation
-from fedsparq.federate.downlink import Downlink
+from fedsparq.federate.downlink import Downlink, Lattice
 from fedsparq.federate.rounds import Delivery, Traffic, play_round
 from fedsparq.lab.specs import RunSpec, check
 from fedsparq.methods import resolver
-from fedsparq.methods.registry import broadcast_method
 from fedsparq.rules import DriftCorrection
 
 LAYOUT = Layout.of({"w": (1,)})
@@ -113,14 +112,12 @@ def test_combinations_in_which_the_mean_cannot_be_told_are_refused():
     with pytest.raises(OptionError, match="DriftCorrection needs a plain step of 1"):
         method.with_server(optimizer=fedsparq.Adam())
     with pytest.raises(OptionError, match="compressed broadcast would hide"):
-        Server(LAYOUT, method, Model(np.zeros(1, np.float32)), downlink=Downlink(LAYOUT, broadcast_method("fedsparq")))
+        Server(LAYOUT, method, Model(np.zeros(1, np.float32)), downlink=Downlink(LAYOUT, Lattice()))
     with pytest.raises(OptionError, match="acknowledge must be on"):
         Server(LAYOUT, method, Model(np.zeros(1, np.float32)), validation=Validation(acknowledge=False))
-    for bad in ({"fraction": 0.5, "clients": 4}, {"downlink": "fedsparq"}, {"acknowledge": False}):
+    for bad in ({"fraction": 0.5, "clients": 4}, {"downlink": "lattice"}, {"acknowledge": False}):
         with pytest.raises(OptionError):
             check(RunSpec, {"method": "fedcomgate", **bad})
-    with pytest.raises(OptionError, match="cannot compress a broadcast"):
-        broadcast_method("fedcomgate")
 
 
 def test_a_task_that_does_not_say_how_far_it_trains_is_told_to():

@@ -31,7 +31,7 @@ server = ServerApp()
 @server.main()
 def main(grid: Grid, context: Context) -> None:
     torch.manual_seed(0)
-    strategy = FedSparQ(FedAvg(fraction_evaluate=0.0), downlink="fedsparq")
+    strategy = FedSparQ(FedAvg(fraction_evaluate=0.0), downlink="lattice")
     strategy.start(
         grid,
         ArrayRecord(new_model().state_dict()),

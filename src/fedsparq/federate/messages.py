@@ -28,6 +28,8 @@ _SALT = 16
 REPLY_OVERHEAD = FRAME + _REPLY.size
 """The bytes of a reply around its update."""
 _MAX_METHOD = 4096
+_MAX_PARTS = 64
+"""Changes that a broadcast may be made of."""
 _MAX_SETS = 64
 _BROADCAST = struct.Struct("<QQIIIQQdBIQd")
 _COUNTED = struct.Struct("<IQd")
@@ -143,7 +145,8 @@ class Broadcast:
         plan = _plan(blobs.pop()) if flags & _PLANNED else None
         beside = Beside.decode(blobs.pop()) if flags & _BESIDE else NOTHING_BESIDE
         newest = version or number
-        if counted[0] >= number or base > newest or (base == newest and blobs):
+        wrong_parts = len(blobs) > (_MAX_PARTS if flags & _HOLD else 1) or (base and bool(blobs) == (base == newest))
+        if counted[0] >= number or base > newest or wrong_parts:
             raise WireError(f"a broadcast of round {number} cannot have base {base} and {len(blobs)} parts")
         if flags & _PLAIN and blobs:
             raise WireError("a broadcast has its model both beside it and in it")

@@ -243,7 +243,7 @@ def everything(**changes: Any) -> dict[str, Any]:
         "partition": "dirichlet",
         "clients": 10,
         "fraction": 0.8,
-        "downlink": "fedsparq",
+        "downlink": "lattice",
         "train_limit": 2000,
         "test_limit": 500,
         "training": {"steps": 2},

@@ -165,7 +165,7 @@ def test_a_users_method_reaches_rays_processes(method, tmp_path):
 @pytest.mark.slow
 def test_a_spec_can_name_the_simulation(tmp_path):
     """Here with a compressed downlink and dropped replies, in processes of Ray's that share nothing but files."""
-    spec = SPEC.model_dump() | {"rounds": 2, "downlink": "fedsparq-adaptive", "faults": {"drop": 0.4}, "seed": 3}
+    spec = SPEC.model_dump() | {"rounds": 2, "downlink": "lattice", "faults": {"drop": 0.4}, "seed": 3}
     plain = run(RunSpec(**spec), tmp_path / "local")
     simulated = run(RunSpec(**spec | {"engine": "flower-simulation"}), tmp_path / "flower", workers=2)
     assert (tmp_path / "local" / "model.safetensors").read_bytes() == (

@@ -110,7 +110,7 @@ def test_what_a_kill_before_the_first_round_leaves_is_no_hindrance(tmp_path: Pat
     assert len(lines(tmp_path)) == 1
 
 
-@pytest.mark.parametrize("changes", [{}, {"downlink": "fedsparq"}, {"faults": {"drop": 0.2, "late": 0.2}}])
+@pytest.mark.parametrize("changes", [{}, {"downlink": "lattice"}, {"faults": {"drop": 0.2, "late": 0.2}}])
 def test_rounds_are_added_to_a_finished_run(tmp_path: Path, changes: dict[str, Any]) -> None:
     whole = run(spec(**changes), tmp_path / "whole")
     run(spec(rounds=2, **changes), tmp_path / "longer")

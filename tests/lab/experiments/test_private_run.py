@@ -169,7 +169,7 @@ def test_dense_updates_can_be_private_too(tmp_path: Path) -> None:
         ({"method": "fedavg", "privacy": {"secure_sums": True}}, "fedsparq-private"),
         ({"privacy": {"secure_sums": True}, "clients": 2}, "at least 3"),
         ({"privacy": {"secure_sums": True}, "server": {"norm_limit": "5"}}, "single replies"),
-        ({"privacy": {"secure_sums": True}, "downlink": "fedsparq"}, "downlink"),
+        ({"privacy": {"secure_sums": True}, "downlink": "lattice"}, "downlink"),
         ({"privacy": {"secure_sums": True}, "faults": {"flip": 0.1}}, "drop"),
         ({"server": {"min_replies": 2}}, "who came"),
         ({"privacy": {"sampling": "poisson"}}, "epsilon, or noise"),

@@ -55,7 +55,7 @@ def test_same_seed_same_result_with_any_number_of_workers(tmp_path: Path) -> Non
     assert lines(tmp_path / "other") != once
 
 
-@pytest.mark.parametrize("changes", [{}, {"downlink": "fedsparq"}, {"fraction": 0.5, "clients": 4}])
+@pytest.mark.parametrize("changes", [{}, {"downlink": "lattice"}, {"fraction": 0.5, "clients": 4}])
 def test_interrupted_run_goes_on_to_the_same_result(tmp_path: Path, changes: dict[str, Any]) -> None:
     whole = run(spec(**changes), tmp_path / "whole")
     for stop in (1, 2, 3):

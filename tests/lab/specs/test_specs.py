@@ -89,14 +89,16 @@ def test_missing_spec_is_named(tmp_path: Path) -> None:
 
 
 def test_resolved_spec_reads_back_the_same() -> None:
-    spec = RunSpec(method="fedsparq", options={"multiplier": 2}, partition="dirichlet", downlink="fedsparq", clients=7)
+    spec = RunSpec(method="fedsparq", options={"multiplier": 2}, partition="dirichlet", downlink="lattice", clients=7)
     assert check(RunSpec, tomllib.loads(spec.to_toml())) == spec
 
 
 def test_labels_name_what_is_unusual() -> None:
     assert RunSpec(method="fedsparq", options={"beta": 0.9}).label == "fedsparq"
     assert RunSpec(method="fedsparq", options={"beta": 0.5}).label == "fedsparq beta=0.5"
-    assert RunSpec(downlink="top-10").label == "fedsparq / down: top-10"
+    assert RunSpec(downlink="lattice").label == "fedsparq / down: lattice"
+    assert RunSpec(method="fedsparq-adaptive", downlink="lattice").label == "fedsparq-adaptive"
+    assert RunSpec(method="fedsparq-adaptive", downlink="none").label == "fedsparq-adaptive / down: none"
     assert RunSpec(partition="dirichlet", alpha=0.1).partition_label == "dirichlet(0.1)"
     assert slug("a b/c(0.5)") == "a-b-c-0.5"
 
@@ -148,11 +150,13 @@ hostile_scale = 100.0
 
 
 def test_a_resolved_spec_of_the_first_version_is_still_read() -> None:
-    spec = check(RunSpec, tomllib.loads(OLD))
+    with pytest.raises(OptionError, match="lattice"):
+        check(RunSpec, tomllib.loads(OLD))
+    spec = check(RunSpec, tomllib.loads(OLD) | {"downlink": "lattice"})
     assert spec == RunSpec(
-        method="fedsparq", options={"multiplier": 2}, partition="dirichlet", downlink="fedsparq", clients=7
+        method="fedsparq", options={"multiplier": 2}, partition="dirichlet", downlink="lattice", clients=7
     )
-    assert spec.folder_name == "mnist-mini-mlp-dirichlet-0.5-fedsparq-multiplier=2.0-down-fedsparq-seed0"
+    assert spec.folder_name == "mnist-mini-mlp-dirichlet-0.5-fedsparq-multiplier=2.0-down-lattice-seed0"
 
 
 def test_parts_of_the_server_are_replaced_alone() -> None:
@@ -161,8 +165,10 @@ def test_parts_of_the_server_are_replaced_alone() -> None:
     assert spec.chosen_method().optimizer == Adam(lr=0.1)
     assert spec.chosen_method().aggregator == plain.chosen_method().aggregator
     assert spec.chosen_method().identity == plain.chosen_method().identity
-    both = RunSpec(aggregator="mean", aggregator_options={"weighting": "examples"}, optimizer="step", downlink="stc")
-    assert both.label == "fedsparq, aggregator mean weighting=examples, optimizer step / down: stc"
+    both = RunSpec(
+        aggregator="mean", aggregator_options={"weighting": "examples"}, optimizer="step", downlink="lattice"
+    )
+    assert both.label == "fedsparq, aggregator mean weighting=examples, optimizer step / down: lattice"
     assert both.chosen_method().aggregator.weighting == "examples"
     assert check(RunSpec, tomllib.loads(both.to_toml())) == both
 

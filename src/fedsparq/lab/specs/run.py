@@ -108,7 +108,7 @@ class RunSpec(DataSpec, extra="forbid", frozen=True):
         today = {"task": SUPERVISED} if data.get("task") == FORMER_NAME else {}
         today |= {key: SPELLINGS[str(data[key])] for key in ("method",) if str(data.get(key)) in SPELLINGS}
         former = {"precision"} if data.get("precision") == "float32" else set()
-        former |= set() if data.get("downlink", "auto") in _DOWNLINKS else {"downlink_options"}
+        former |= set() if data.get("downlink_options") else {"downlink_options"}
         return usual | {key: value for key, value in data.items() if key not in former} | today
 
     @model_validator(mode="after")

@@ -58,7 +58,7 @@ def serve(grid: Grid, context: Context) -> None:
         save_text(folder / "done", str(number))
 
     inner.aggregate_train, inner.configure_train = recorded, configured
-    strategy = Compressed(inner, downlink="fedsparq", checkpoint=folder / "checkpoint", federation=folder.name)
+    strategy = Compressed(inner, downlink="lattice", checkpoint=folder / "checkpoint", federation=folder.name)
     while len(list(grid.get_node_ids())) < NODES:
         time.sleep(0.2)
     rng = np.random.default_rng(0)
