@@ -29,7 +29,7 @@ def train(msg: Message, context: Context) -> Message:
 
 def strategy_of(config) -> Strategy:
     nodes = {"fraction_evaluate": 0.0, "min_train_nodes": config["nodes"], "min_available_nodes": config["nodes"]}
-    down = config["downlink"] or None
+    down = config["downlink"] or "auto"
     if config["strategy"] == "FedSparQ":
         return FedSparQ(config["method"], downlink=down, **nodes)
     plain = FedAvg(**nodes)
