@@ -87,7 +87,7 @@ class Personal(FedAvg):
         return next(iter(self.own.values())), None
 
 
-@pytest.mark.parametrize("downlink", [None, "fedsparq"])
+@pytest.mark.parametrize("downlink", [None, "lattice"])
 def test_each_node_trains_on_what_the_strategy_sent_to_it(downlink, caplog):
     seen: list[ArrayRecord] = []
     strategy = Compressed(Personal(), "fedavg", downlink=downlink)
@@ -119,7 +119,7 @@ class Adapters(FedAvg):
         return ArrayRecord({**self.whole, **part}) if part else None, metrics
 
 
-@pytest.mark.parametrize("downlink", [None, "float16"])
+@pytest.mark.parametrize("downlink", [None, "lattice"])
 def test_a_strategy_that_sends_a_part_of_the_model_sends_that_part(downlink):
     seen: list[ArrayRecord] = []
     strategy = Compressed(Adapters(fraction_evaluate=0.0), downlink=downlink)
@@ -137,7 +137,7 @@ def test_a_strategy_around_ours_is_refused():
             wrapped.start(InProcessGrid([client_app(compress())] * 3), model(counters=False), num_rounds=1, timeout=1)
 
 
-@pytest.mark.parametrize("downlink", [None, "fedsparq"])
+@pytest.mark.parametrize("downlink", [None, "lattice"])
 def test_differential_privacy_inside_compresses(downlink):
     for wrapper, mods in (
         (lambda inner: DifferentialPrivacyServerSideFixedClipping(inner, 0.0, 0.3, 3), ()),

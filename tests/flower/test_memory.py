@@ -104,7 +104,7 @@ def test_the_mod_holds_no_residual_and_no_second_model_while_the_app_trains(tmp_
     The first round's residual is new memory that nobody has touched yet, which tracemalloc counts all the same.
     """
     assert held_while_training(tmp_path / "up", None)[1:] == pytest.approx([0, 0], abs=0.3)
-    assert held_while_training(tmp_path / "both", "fedsparq")[1:] == pytest.approx([1, 1], abs=0.3)
+    assert held_while_training(tmp_path / "both", "lattice")[1:] == pytest.approx([1, 1], abs=0.3)
 
 
 def test_what_the_app_of_a_large_model_left_in_a_circle_is_gone_before_compression(tmp_path, monkeypatch):

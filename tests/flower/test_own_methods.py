@@ -146,7 +146,6 @@ def test_a_method_that_nodes_could_not_make_is_refused_at_construction(monkeypat
         lambda: Compressed(FedAvg(), by_hand),
         lambda: FedSparQ(by_hand),
         lambda: compress(by_hand),
-        lambda: FedSparQ(downlink=by_hand),
     ):
         with pytest.raises(OptionError, match=r"made by hand .* a Flower node could not .* 'package.module:function'"):
             refused()

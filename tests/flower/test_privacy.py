@@ -70,7 +70,7 @@ def test_after_lost_replies_no_norm_is_above_the_clip(method, adaptive, counters
         number = next(came) // 3
         return reply if (number // 3) % 3 == reply.metadata.src_node_id - 100 else None
 
-    wrapped = Compressed(strategy, method)
+    wrapped = Compressed(strategy, method, downlink=None)
     grid = InProcessGrid([client_app(compress(method), mod)] * 3, fate=losing)
     wrapped.start(grid, model(counters=counters), num_rounds=12, timeout=0.01)
     assert len(inner.norms) == 12

@@ -27,7 +27,7 @@ def quickstart(method: str, **options: str) -> RunSpec:
     assert method in spec.pop("methods")
     (partition,) = spec.pop("partitions")
     del spec["name"]
-    small = {"rounds": 3, "train_limit": 600, "test_limit": 100}
+    small = {"rounds": 3, "train_limit": 600, "test_limit": 100, "first_model": "8-bit"}
     return RunSpec(**spec | small | {"partition": partition, "method": method, "options": options})
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from logging import INFO, WARNING, Logger
+from logging import DEBUG, INFO, WARNING, Logger
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,8 @@ class RoundReport:
     events: tuple[Event, ...] = field(default=(), repr=False)
     evaluation_bytes: int = 0
     """What the round's evaluation sent, both ways."""
+    plain_bytes: int = 0
+    """What the same messages would have taken uncompressed, both ways, evaluation included."""
 
 
 @dataclass
@@ -83,7 +86,8 @@ class Reporter:
         elif self.rounds:
             last = self.rounds[-1]
             count = counts.get("up_bytes", 0) + counts.get("down_bytes", 0)
-            self.rounds[-1] = replace(last, evaluation_bytes=last.evaluation_bytes + count)
+            plain = last.plain_bytes + counts.get("plain_bytes", 0)
+            self.rounds[-1] = replace(last, evaluation_bytes=last.evaluation_bytes + count, plain_bytes=plain)
 
     def note(self, client: int, number: int, reason: str) -> None:
         self.log.add(Event(client, number, reason))
@@ -106,8 +110,18 @@ class Reporter:
         self.current, self.log, self.kept = RoundReport(0), EventLog(), []
         dense = f", {report.dense} of them dense" if report.dense else ""
         sent = f"{report.up_bytes:,} bytes up in {report.replies} replies{dense}; {report.down_bytes:,} down"
-        self.logger.log(INFO, "fedsparq: %s", sent)
+        self.logger.log(DEBUG, "fedsparq: %s", sent)
         return report
+
+    def summarize(self, rounds: Sequence[RoundReport]) -> None:
+        """Log what some rounds have sent, and what they would have sent uncompressed."""
+        up, down, evaluation, plain = (
+            sum(getattr(report, name) for report in rounds)
+            for name in ("up_bytes", "down_bytes", "evaluation_bytes", "plain_bytes")
+        )
+        if total := up + down + evaluation:
+            text = "fedsparq: sent %s bytes up, %s down and %s to evaluate; uncompressed %s, %.1f times as many"
+            self.logger.log(INFO, text, f"{up:,}", f"{down:,}", f"{evaluation:,}", f"{plain:,}", plain / total)
 
     def once(self, text: str) -> None:
         """Warn of something, once."""

@@ -45,6 +45,11 @@ class Request:
     """As it was sent last: anew, where the node asked for the whole model."""
 
     @property
+    def plain_bytes(self) -> int:
+        """How many bytes its arrays take uncompressed."""
+        return sum(map(size, self.content.array_records.values()))
+
+    @property
     def purpose(self) -> tuple[int, bool]:
         return self.ticket.client, self.ticket.train
 
@@ -174,7 +179,8 @@ class LinkedGrid(Grid):
                 if model is not None:
                     ours.append((message, model, train))
                 elif train:
-                    self.report.add(down_bytes=sum(map(size, message.content.array_records.values())))
+                    plain = sum(map(size, message.content.array_records.values()))
+                    self.report.add(down_bytes=plain, plain_bytes=plain)
         trained = {message.metadata.dst_node_id for message, _, train in ours if train}
         if trained:
             self.publish([model for _, model, train in ours if train])
@@ -191,6 +197,7 @@ class LinkedGrid(Grid):
         for message, model, train in ours:
             ticket = Ticket(message.metadata.dst_node_id, self.ledger.number, model, train)
             request = requests[id(message)] = Request(message, message.content, ticket, message)
+            self.report.add(train, plain_bytes=request.plain_bytes)
             message.content = self._framed(request, public)
         return [(message, requests.get(id(message))) for message in listed]
 
@@ -276,6 +283,8 @@ class LinkedGrid(Grid):
             refusal = Error(0, f"fedsparq refused the reply: {reason[:MAX_REASON]}")
             arrived = Arrived(Message(refusal, reply_to=request.first), request)
         if arrived is not None:
+            if ticket.train and arrived.message.has_content():
+                self.report.add(plain_bytes=request.plain_bytes)
             self.requests.pop(request.current.metadata.message_id, None)
             self.ledger.answered(ticket)
         return arrived
@@ -297,7 +306,8 @@ class LinkedGrid(Grid):
             self.report.refuse(node, self.ledger.number, "it answers no message that is waited for")
             return Arrived(Message(Error(0, "fedsparq: a reply that came too late"), reply_to=reply))
         if records and reply.metadata.message_type.startswith(MessageType.TRAIN):
-            self.report.add(up_bytes=sum(map(size, records.values())), replies=1, dense=1)
+            plain = sum(map(size, records.values()))
+            self.report.add(up_bytes=plain, plain_bytes=plain, replies=1, dense=1)
         return Arrived(reply)
 
     def _failed(self, request: Request, reply: Message) -> Arrived | None:

@@ -178,6 +178,7 @@ class FedSparQ(Strategy):
             else:
                 result = super().start(self._linked, arrays, left, timeout, **configs)
             self._check_ended(result, left, self.rounds[before:])
+            self._report.summarize(self.rounds[before:])
             if self._checkpoint is not None:
                 self._checkpoint.save(num_rounds, result.arrays if len(result.arrays) else self._arrays, self._extra())
             return _renumbered(result, offset)
