@@ -243,7 +243,8 @@ class Downlink:
 def _mean_squares(squares: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the mean over replies, in which none weighs more than the one with the median norm."""
     totals = squares.sum(axis=1)
-    scale = np.minimum(1.0, np.median(totals) / np.maximum(totals, np.finfo(np.float64).tiny))
+    median = max(float(np.median(totals)), np.finfo(np.float64).tiny)
+    scale = median / np.maximum(totals, median)
     mean: NDArray[np.float64] = (squares * scale[:, None]).mean(axis=0)
     return mean
 

@@ -208,6 +208,10 @@ class RunSpec(DataSpec, extra="forbid", frozen=True):
     @property
     def label(self) -> str:
         """The method with its unusual options, as tables and figures name it."""
+        usual = self._compresses_downlink == (self.lattice is not None)
+        return self._label("" if usual else f" / down: {self.downlink_kind}")
+
+    def _label(self, down: str) -> str:
         kind = "record-level epsilon" if self.privacy.of_records else "epsilon"
         sampled = ", poisson" if self.privacy.sampling == "poisson" else ""
         private = f"{kind} {self.privacy.epsilon:g}{sampled}" if self.privacy.epsilon else ""
@@ -216,8 +220,6 @@ class RunSpec(DataSpec, extra="forbid", frozen=True):
             filter(None, [self.variant, private, masked, "" if self.acknowledge else "not acknowledged"])
         )
         parts = (f", {part} {_with_options(name, options)}" for part, name, options in self._server_parts() if name)
-        usual = self._compresses_downlink == (self.lattice is not None)
-        down = "" if usual else f" / down: {self.downlink_kind}"
         label = "".join([self.chosen_method().label, *parts, down])
         return f"{label} ({special})" if special else label
 
@@ -235,7 +237,8 @@ class RunSpec(DataSpec, extra="forbid", frozen=True):
 
     @property
     def folder_name(self) -> str:
-        return slug(f"{self.task_label}-{self.label}-seed{self.seed}")
+        label = self._label(" / down: lattice" if self.lattice else "")
+        return slug(f"{self.task_label}-{label}-seed{self.seed}")
 
     def to_toml(self) -> str:
         return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))
