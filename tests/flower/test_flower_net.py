@@ -229,10 +229,10 @@ def test_a_state_that_does_not_fit_its_method_is_left_aside(tmp_path):
 
 @pytest.mark.xfail(strict=True, reason="streams and secure sums begin with the same four bytes")
 def test_a_stream_of_a_large_file_is_no_request_of_a_secure_sum(tmp_path):
+    from click.testing import CliRunner
     from safetensors.numpy import save_file
-    from typer.testing import CliRunner
 
-    from fedsparq.cli import app as command
+    from fedsparq.cli.app import app as command
     from fedsparq.federate.masked import is_masked
 
     save_file({"w": np.random.default_rng(0).normal(size=4096).astype(np.float32)}, tmp_path / "update.safetensors")

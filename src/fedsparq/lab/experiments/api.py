@@ -155,4 +155,4 @@ def _folder(out: File | None) -> Iterator[Path]:
 def _need(*modules: str) -> None:
     for name in modules:
         if find_spec(name) is None:
-            raise MissingExtraError(f"this needs {name}: pip install 'fedsparq[torch]'")
+            raise MissingExtraError(f"this needs {name}: pip install 'fedsparq[lab]'")

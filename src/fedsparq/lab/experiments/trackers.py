@@ -16,7 +16,7 @@ from typing import Any
 from uuid import uuid4
 
 from fedsparq.archive import write_safely
-from fedsparq.errors import MissingExtraError, OptionError, RunError
+from fedsparq.errors import MissingExtraError, OptionError, RunError, did_you_mean
 from fedsparq.lab.experiments.callbacks import Callback, in_words
 from fedsparq.lab.folder import flatten_keys
 from fedsparq.lab.records import Round
@@ -30,7 +30,9 @@ def trackers(names: Iterable[str]) -> list[Callback]:
     made: list[Callback] = []
     for name in names:
         if name not in _TRACKERS:
-            raise OptionError(f"there is no tracker {name!r}; there is {', '.join(_TRACKERS)}")
+            raise OptionError(
+                f"there is no tracker {name!r}; {did_you_mean(name, _TRACKERS)}there is {', '.join(_TRACKERS)}"
+            )
         if find_spec(name) is None:
             raise MissingExtraError(f"tracking by {name} needs its library: pip install 'fedsparq[{name}]'")
         made.append(_Guarded(name, _TRACKERS[name]()))

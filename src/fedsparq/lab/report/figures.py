@@ -20,7 +20,7 @@ try:
     from matplotlib.figure import Figure
     from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 except ModuleNotFoundError as error:
-    raise MissingExtraError("drawing figures needs matplotlib: pip install 'fedsparq[torch]'") from error
+    raise MissingExtraError("drawing figures needs matplotlib: pip install 'fedsparq[lab]'") from error
 
 FORMATS = ("svg", "pdf", "png")
 _WIDTH, _HEIGHT, _MAX_COLUMNS, _MAX_NAMES = 4.6, 3.2, 3, 8

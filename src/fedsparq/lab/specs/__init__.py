@@ -3,7 +3,7 @@
 from fedsparq.lab.specs.files import compare_of, load_bundled, load_compare, load_run, locate, read_spec
 from fedsparq.lab.specs.parts import FaultSpec
 from fedsparq.lab.specs.run import RunSpec
-from fedsparq.lab.tasks.tables import check, read_toml
+from fedsparq.lab.tables import check, read_toml
 
 __all__ = [
     "FaultSpec",

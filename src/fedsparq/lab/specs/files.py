@@ -7,20 +7,23 @@ from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
 
-from fedsparq.errors import OptionError
+from fedsparq.errors import OptionError, did_you_mean
 from fedsparq.lab.specs.run import AS_TEXT, CompareSpec, RunSpec, to_spec_table
+from fedsparq.lab.tables import check, merge, no_such_key, read_toml
 from fedsparq.lab.tasks.load import find
 from fedsparq.lab.tasks.models import MODELS
-from fedsparq.lab.tasks.tables import check, merge, no_such_key, read_toml
 
 _BUNDLED = files("fedsparq.lab.specs") / "bundled"
 
 
 def load_run(path: Path | None, overrides: Mapping[str, Any]) -> RunSpec:
-    """A single run from a TOML file, if given, and the command line."""
-    return check(
-        RunSpec, merge(to_spec_table(read_toml(path) if path else {}), to_spec_table(overrides)), str(path or "")
-    )
+    """Return the spec of a single run from a TOML file, if given, and the command line."""
+    if path is not None and not path.is_file() and _bundled(path.name) is not None:
+        raise OptionError(f"{path} is a comparison; run it with: fedsparq compare {path}")
+    table = read_toml(path) if path else {}
+    if "methods" in table:
+        raise OptionError(f"{path} lists methods, so it is a comparison; run it with: fedsparq compare {path}")
+    return check(RunSpec, merge(to_spec_table(table), to_spec_table(overrides)), str(path or ""))
 
 
 def read_spec(path: Path) -> RunSpec:
@@ -65,15 +68,20 @@ def load_bundled(name: str) -> list[RunSpec]:
 
 
 def locate(name: str) -> Path:
-    """A spec by its path, or one of the package's by its name."""
-    if Path(name).is_file():
-        return Path(name)
-    with as_file(_BUNDLED) as folder:
-        path = folder / f"{Path(name).stem}.toml"
-        if path.exists():
-            return path
-        known = ", ".join(sorted(file.stem for file in folder.glob("*.toml")))
-    raise OptionError(f"there is no spec {name!r}: give the path of a TOML file, or one of {known}")
+    """Return the path of a spec, given by its path or, where it comes with the package, by its name."""
+    path = Path(name) if Path(name).is_file() else _bundled(name)
+    if path is None:
+        known = sorted(Path(file.name).stem for file in _BUNDLED.iterdir())
+        meant = did_you_mean(name, known)
+        raise OptionError(
+            f"there is no spec {name!r}; {meant}give the path of a TOML file, or one of {', '.join(known)}"
+        )
+    return path
+
+
+def _bundled(name: str) -> Path | None:
+    with as_file(_BUNDLED / f"{Path(name).stem}.toml") as path:
+        return path if path.is_file() else None
 
 
 def check_names_early(spec: RunSpec) -> None:
@@ -81,7 +89,9 @@ def check_names_early(spec: RunSpec) -> None:
     if spec.task != RunSpec.model_fields["task"].default:
         return
     if spec.model not in MODELS and ":" not in spec.model:
-        known = ", ".join(MODELS)
-        raise OptionError(f"unknown model {spec.model!r}: choose from {known}, or give package.module:function")
+        raise OptionError(
+            f"unknown model {spec.model!r}; {did_you_mean(spec.model, MODELS)}"
+            f"choose from {', '.join(MODELS)}, or give package.module:function"
+        )
     if spec.dataset != "mnist-mini" and ":" not in spec.dataset:
         find(spec.dataset)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, replace
 from functools import reduce
 from itertools import product
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import tomli_w
 from pydantic import BaseModel, BeforeValidator, Field, ValidationInfo, field_validator, model_validator
@@ -14,18 +14,17 @@ from pydantic import BaseModel, BeforeValidator, Field, ValidationInfo, field_va
 from fedsparq.errors import OptionError
 from fedsparq.federate.in_step import check_kept_in_step
 from fedsparq.federate.messages import REPLY_OVERHEAD
+from fedsparq.lab.settings import SUPERVISED, DataSpec, MethodSpec, PerExample, RoundSpec, Training
 from fedsparq.lab.specs.parts import FaultSpec, ServerSpec
 from fedsparq.lab.specs.privacy import PrivacySpec
 from fedsparq.lab.specs.promises import check_promises
 from fedsparq.lab.specs.schedule import chosen_clients, most_rounds, poisson_clients
-from fedsparq.lab.tasks.settings import DataSpec, PerExample, Training
-from fedsparq.lab.tasks.tables import Integer, Number, check, merge, slug
-from fedsparq.lab.tasks.task import FORMER_NAME, SPAFL, SUPERVISED
+from fedsparq.lab.tables import Integer, check, merge, slug
+from fedsparq.lab.tasks.task import FORMER_NAME, SPAFL
 from fedsparq.method import Method
 from fedsparq.methods.registry import SPELLINGS, aggregator, broadcast_method, federated_method, method, optimizer
 from fedsparq.options import parse_bytes
 
-EngineKind = Literal["local", "flower-simulation"]
 _TEXTS = ("shakespeare",)
 
 AS_TEXT = "as text"
@@ -58,34 +57,10 @@ def _training(value: Any) -> Any:
     return Training(**value) if isinstance(value, dict) else value
 
 
-class RunSpec(DataSpec, extra="forbid", frozen=True):
+class RunSpec(RoundSpec, MethodSpec, DataSpec):
     """One run: one method on one task and seed."""
 
-    method: str = "fedsparq"
-    """By name, or `package.module:function`; so are aggregator, optimizer and downlink."""
-    options: dict[str, Any] = Field(default_factory=dict)
-    aggregator: str = ""
-    """If given, replaces the method's own aggregator; so does `optimizer` its optimizer."""
-    aggregator_options: dict[str, Any] = Field(default_factory=dict)
-    optimizer: str = ""
-    optimizer_options: dict[str, Any] = Field(default_factory=dict)
-    task: str = SUPERVISED
-    """`supervised`, or `package.module:function`: see `fedsparq.lab.tasks.load_task`."""
-    task_options: dict[str, Any] = Field(default_factory=dict)
-    fraction: Number = Field(1.0, gt=0, le=1)
-    rounds: Integer = Field(10, ge=1)
-    downlink: str | None = None
-    downlink_options: dict[str, Any] = Field(default_factory=dict)
-    budget: str = ""
-    """What each client may send: "20 kB" a round, or "5 MB/run". For methods with a budget option."""
-    client_budgets: dict[int, str] = Field(default_factory=dict)
-    """Other budgets for single clients, by their numbers."""
-    acknowledge: bool = True
-    """Whether clients learn which replies counted. If not, this is plain error feedback: what is dropped is lost."""
-    engine: EngineKind = "local"
     note: str = ""
-    variant: str = ""
-    """What is special about this run beside method and options, for its label."""
     training: Annotated[Training, BeforeValidator(_training)] = Training()
     server: ServerSpec = ServerSpec()
     faults: FaultSpec = FaultSpec()
@@ -225,22 +200,13 @@ class RunSpec(DataSpec, extra="forbid", frozen=True):
         )
 
 
-class MethodChoice(BaseModel, extra="forbid", frozen=True):
+class MethodChoice(MethodSpec):
     """One row of a comparison: a method, its options and, where it has them, other server parts and a downlink.
 
     A row may also differ in what goes wrong, in what the server takes and in what is private; `variant` names it.
     """
 
     name: str
-    options: dict[str, Any] = Field(default_factory=dict)
-    aggregator: str = ""
-    aggregator_options: dict[str, Any] = Field(default_factory=dict)
-    optimizer: str = ""
-    optimizer_options: dict[str, Any] = Field(default_factory=dict)
-    downlink: str | None = None
-    downlink_options: dict[str, Any] = Field(default_factory=dict)
-    acknowledge: bool = True
-    variant: str = ""
     faults: dict[str, Any] = Field(default_factory=dict)
     server: dict[str, Any] = Field(default_factory=dict)
     privacy: dict[str, Any] = Field(default_factory=dict)

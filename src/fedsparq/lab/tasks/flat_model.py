@@ -12,7 +12,7 @@ try:
     import torch
     from torch import Tensor, nn
 except ImportError as error:
-    raise MissingExtraError("training needs torch: pip install 'fedsparq[torch]'") from error
+    raise MissingExtraError("training needs torch: pip install 'fedsparq[lab]'") from error
 
 _CPU = torch.device("cpu")
 

@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 from fedsparq.errors import OptionError
 from fedsparq.federate.client import Trained
 from fedsparq.federate.model import Model
+from fedsparq.lab.settings import DataSpec, PerExample, Training
+from fedsparq.lab.tables import check
 from fedsparq.lab.tasks import models
 from fedsparq.lab.tasks import partition as partitions
 from fedsparq.lab.tasks.dataset import Dataset, strata
@@ -23,8 +25,6 @@ from fedsparq.lab.tasks.devices import select_device
 from fedsparq.lab.tasks.flat_model import FlatModel
 from fedsparq.lab.tasks.load import Columns, load
 from fedsparq.lab.tasks.poison import backdoor_test, poisoned
-from fedsparq.lab.tasks.settings import DataSpec, PerExample, Training
-from fedsparq.lab.tasks.tables import check
 from fedsparq.lab.tasks.training import evaluate, noisy_gradient, train
 from fedsparq.layout import Layout
 from fedsparq.protocols import GradientHook

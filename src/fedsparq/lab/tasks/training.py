@@ -14,10 +14,10 @@ from torch.nn.functional import cross_entropy, mse_loss
 from torch.optim.sgd import sgd
 
 from fedsparq.errors import DataError, FedSparQError
+from fedsparq.lab.settings import PerExample, Training
 from fedsparq.lab.tasks.dataset import IGNORED, Dataset, Split, is_image
 from fedsparq.lab.tasks.devices import preserve_rng_state
 from fedsparq.lab.tasks.flat_model import FlatModel
-from fedsparq.lab.tasks.settings import PerExample, Training
 from fedsparq.layout import Vector
 from fedsparq.privacy.noise import Noise, system_noise
 from fedsparq.protocols import GradientHook

@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args
 
 from pydantic import BaseModel, Strict, ValidationError
 
-from fedsparq.errors import OptionError
+from fedsparq.errors import OptionError, did_you_mean
 
 Spec = TypeVar("Spec", bound=BaseModel)
 
@@ -62,8 +61,7 @@ def slug(text: str) -> str:
 
 def no_such_key(key: str, known: Sequence[str]) -> str:
     """That a key is wrong, and which are right; first the one that was meant."""
-    meant = get_close_matches(key, known, n=1)
-    return f"there is no such key; {f'did you mean {meant[0]}? ' if meant else ''}there is {', '.join(known)}"
+    return f"there is no such key; {did_you_mean(key, known)}there is {', '.join(known)}"
 
 
 def _keys_beside(kind: type[BaseModel], where: tuple[int | str, ...]) -> list[str]:

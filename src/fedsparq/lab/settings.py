@@ -1,0 +1,103 @@
+"""The settings of a run, one field each: its default, its bounds, and its text in the help of the command line.
+
+The first words of a class's docstring, up to the colon, are the heading of its settings in that help. Nothing slow is
+imported here.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field
+
+from fedsparq.lab.tables import Integer, Number
+from fedsparq.options import Count, Decay, NonNegative, Positive, component
+
+
+class DataSpec(BaseModel, extra="forbid", frozen=True):
+    """Data and model: what a task is offered, besides `training`."""
+
+    dataset: str = Field(
+        "mnist-mini",
+        description="mnist-mini, cifar10, ... (`fedsparq datasets`), owner/name, a folder, module:function",
+    )
+    dataset_options: dict[str, Any] = Field(default_factory=dict)
+    label_column: str = Field("", description="target of a table; else a column called label, target or y")
+    client_column: str = Field("", description="owner of each example; else a column such as client or user")
+    window: Integer = Field(80, ge=1, description="characters of a text per example")
+    augment: Literal["off", "crop-flip"] = Field("off", description="random crops and flips of images")
+    train_limit: Integer | None = Field(None, ge=1, description="number of training examples that are used")
+    test_limit: Integer | None = Field(None, ge=1, description="number of test examples that are used")
+    model: str = Field("mlp", description="mlp, lenet5, resnet18, char-lstm, char-transformer, module:function")
+    model_options: dict[str, Any] = Field(default_factory=dict)
+    partition: Literal["iid", "dirichlet", "shards", "natural"] = Field("iid", description="how data are split")
+    alpha: Number = Field(0.5, gt=0, description="dirichlet: smaller is more skewed")
+    shards_per_client: Integer = Field(2, ge=1, description="shards: number of shards per client")
+    clients: Integer = Field(3, ge=1, le=100_000, description="number of clients")
+    seed: Integer = Field(0, ge=0, lt=2**64, description="seed of all randomness")
+    device: Literal["auto", "cpu", "cuda", "mps"] = Field("cpu", description="where models are trained")
+
+
+SUPERVISED = "supervised"
+"""The name of the task that comes with the package."""
+
+
+class MethodSpec(BaseModel, extra="forbid", frozen=True):
+    """Method: its options, and the parts that replace its own."""
+
+    options: dict[str, Any] = Field(default_factory=dict)
+    aggregator: str = Field("", description="in place of the method's own: robust, mean, ... (docs/HOSTILE.md)")
+    aggregator_options: dict[str, Any] = Field(default_factory=dict)
+    optimizer: str = Field("", description="in place of the method's own: step, momentum, adam, yogi, module:function")
+    optimizer_options: dict[str, Any] = Field(default_factory=dict)
+    downlink: str | None = Field(None, description="method that compresses the broadcasts")
+    downlink_options: dict[str, Any] = Field(default_factory=dict)
+    acknowledge: bool = True
+    """Whether clients learn which replies counted. If not, this is plain error feedback: what is dropped is lost."""
+    variant: str = ""
+    """What is special about this run beside method and options, for its label."""
+
+
+class RoundSpec(BaseModel, extra="forbid", frozen=True):
+    """Rounds: what they train, how many there are, and who takes part."""
+
+    method: str = Field("fedsparq", description="`fedsparq methods`, module:function")
+    task: str = Field(SUPERVISED, description="supervised, module:function")
+    task_options: dict[str, Any] = Field(default_factory=dict)
+    fraction: Number = Field(1.0, gt=0, le=1, description="share of the clients in each round")
+    rounds: Integer = Field(10, ge=1, description="rounds; a shorter run in DIR is extended")
+    budget: str = Field("", description='bytes that a client may send: "20 kB" a round, or "5 MB/run"')
+    client_budgets: dict[int, str] = Field(default_factory=dict)
+    """Other budgets for single clients, by their numbers."""
+    engine: Literal["local", "flower-simulation"] = Field("local", description="what runs the clients")
+
+
+@component
+class Training:
+    """Training: SGD on a client. ``steps``, where given, counts batches and overrides ``epochs``.
+
+    ``clip_norm`` bounds the norm of the gradient after the client rules have seen it; weight decay comes after it.
+    """
+
+    lr: Positive = Field(0.1, description="learning rate of the clients")
+    momentum: Decay = Field(0.0, description="momentum of the clients")
+    weight_decay: NonNegative = Field(0.0, description="weight decay of the clients")
+    epochs: Count = Field(1, description="local epochs in a round")
+    steps: Count | None = Field(None, description="local steps in a round, a batch each, in place of epochs")
+    batch_size: Count = Field(32, description="batch size of the clients")
+    clip_norm: Positive | None = Field(None, description="largest norm of a client's gradient")
+
+    def reach(self, steps: int) -> float:
+        """Return how far `steps` steps would move a weight against a gradient of 1: lr * steps, more with momentum."""
+        momentum = self.momentum
+        trailing = momentum * (1 - momentum**steps) / (1 - momentum)
+        return self.lr * (steps - trailing) / (1 - momentum)
+
+
+@component
+class PerExample:
+    """Record-level privacy: each example's gradient is clipped to the norm ``clip``, and noise of ``noise`` times that
+    is added to their sum before anything else is done with it."""
+
+    clip: Positive
+    noise: NonNegative
