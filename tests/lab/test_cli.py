@@ -221,6 +221,8 @@ def test_a_setting_of_a_file_can_be_switched_off(tmp_path: Path, monkeypatch: py
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
+        (["rnu"], "did you mean 'run'?"),
+        (["run", "--methdo", "fedavg"], "--method"),
         (["run", "quickstart"], "fedsparq compare quickstart"),
         (["run", "many.toml"], "fedsparq compare many.toml"),
         (["run", "--method", "fedsparc"], "did you mean 'fedsparq'?"),

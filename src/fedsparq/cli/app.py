@@ -15,7 +15,7 @@ import click
 from rich.console import Console
 
 from fedsparq.cli.interrupt import InterruptedCommandError
-from fedsparq.errors import FedSparQError, MissingExtraError
+from fedsparq.errors import FedSparQError, MissingExtraError, did_you_mean
 
 COMMANDS = {
     "Experiments": ("experiments", ("run", "compare", "report", "reproduce", "deploy")),
@@ -49,10 +49,13 @@ class Option(click.Option):
 class Command(click.Command):
     """A command whose help has headings, shows defaults and fits 80 columns."""
 
+    def get_help_option(self, ctx: click.Context) -> click.Option:
+        return _HELP
+
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        own: list[click.Parameter] = [*self.params, _help_option("-h", "--help", everything=False)]
+        found = super().get_params(ctx)
         rare = any(isinstance(option, Option) and option.rare for option in self.params)
-        return [*own, _help_option("--help-all", everything=True)] if rare else own
+        return [*found, _HELP_ALL] if rare else found
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         everything = ctx.meta.get("everything", False)
@@ -81,6 +84,14 @@ class _Commands(click.Group):
                 return command
         return None
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        names = self.list_commands(ctx)
+        if args[0] not in names and not args[0].startswith("-"):
+            ctx.fail(f"there is no command {args[0]!r}; {did_you_mean(args[0], names)}there is {', '.join(names)}")
+        return super().resolve_command(ctx, args)
+
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         formatter.write_usage("fedsparq", "COMMAND [OPTIONS]")
         _write(formatter, self.help or "")
@@ -104,7 +115,7 @@ def option(*flags: str, heading: str = "Options", **settings: Any) -> Callable[[
 
 def command(**settings: Any) -> Callable[[Callable[..., Any]], Command]:
     """Make a function a command."""
-    return click.command(cls=Command, add_help_option=False, **settings)
+    return click.command(cls=Command, **settings)
 
 
 def _help_option(*flags: str, everything: bool) -> Option:
@@ -117,6 +128,10 @@ def _help_option(*flags: str, everything: bool) -> Option:
     text = "show every option" if everything else "show this text"
     settings: dict[str, Any] = {"is_flag": True, "is_eager": True, "expose_value": False, "callback": show}
     return Option([*flags], heading="Help", help=text, **settings)
+
+
+_HELP = _help_option("-h", "--help", everything=False)
+_HELP_ALL = _help_option("--help-all", everything=True)
 
 
 def _first_line(command: click.Command | None) -> str:

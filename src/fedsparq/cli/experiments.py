@@ -70,8 +70,7 @@ def run(
     from fedsparq.cli.progress import following
     from fedsparq.lab.experiments.trackers import trackers
     from fedsparq.lab.folder import run_folder
-    from fedsparq.lab.specs import load_run
-    from fedsparq.lab.specs.files import check_names_early
+    from fedsparq.lab.specs import check_names_early, load_run
 
     chosen = load_run(spec, to_overrides(settings))
     check_names_early(chosen)
@@ -209,7 +208,7 @@ def _run_all(
     from fedsparq.lab.experiments.callbacks import Callbacks
     from fedsparq.lab.experiments.sweep import sweep
     from fedsparq.lab.experiments.trackers import trackers
-    from fedsparq.lab.specs.files import check_names_early
+    from fedsparq.lab.specs import check_names_early
 
     trackers(track)
     for chosen in runs:

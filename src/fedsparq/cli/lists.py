@@ -8,6 +8,7 @@ import shutil
 from contextlib import ExitStack
 from datetime import datetime
 from pathlib import Path
+from typing import Literal, get_args, get_origin
 
 import click
 from rich.table import Table
@@ -21,6 +22,7 @@ from fedsparq.errors import OptionError, RunError
 def methods(name: str | None) -> None:
     """List the methods, or describe one: fedsparq methods stc"""
     from fedsparq.methods.registry import find_recipe, known_methods
+    from fedsparq.options import options_model
 
     if name is None:
         table = Table("method", "what it sends", box=None)
@@ -31,14 +33,12 @@ def methods(name: str | None) -> None:
         return
     recipe = find_recipe(name)
     say(f"{name}\n\n{inspect.getdoc(recipe) or ''}\n")
-    options = inspect.signature(recipe).parameters.values()
-    table = Table("option", "default", "type", box=None)
-    for each in options:
-        required = each.default is each.empty
-        kind = each.annotation if isinstance(each.annotation, str) else getattr(each.annotation, "__name__", "")
-        table.add_row(each.name, "needed" if required else str(each.default), "" if kind == "_empty" else kind)
-    console.print(table) if options else say("It has no options.")
-    say(f"\nfedsparq run --method {name}" + "".join(f" -o {each.name}=..." for each in [*options][:1]))
+    table = Table("option", "default", "values", box=None)
+    for key, field in options_model(recipe).model_fields.items():
+        choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
+        values = ", ".join(choices) or getattr(field.annotation, "__name__", str(field.annotation))
+        table.add_row(key, "needed" if field.is_required() else str(field.default), values)
+    console.print(table)
 
 
 @command()

@@ -25,8 +25,8 @@ from fedsparq.archive import remove_scratch, write_safely
 from fedsparq.errors import FedSparQError, RunError
 from fedsparq.federate.model import Model
 from fedsparq.lab.records import ClassCounts, Round, Run, RunInfo
+from fedsparq.lab.settings import slug
 from fedsparq.lab.specs import RunSpec, read_spec
-from fedsparq.lab.tables import slug
 from fedsparq.layout import Layout
 
 MAX_RETAINED_BYTES = 16_000_000

@@ -21,9 +21,8 @@ from fedsparq import METHODS
 from fedsparq.errors import RunError
 from fedsparq.federate.messages import REPLY_OVERHEAD
 from fedsparq.federate.rounds import Delivery
-from fedsparq.lab.engines.engine import Asked
+from fedsparq.lab.engines.engine import Asked, build_task
 from fedsparq.lab.engines.local import LocalEngine
-from fedsparq.lab.engines.worker import build_task
 from fedsparq.lab.experiments.callbacks import Callback
 from fedsparq.lab.experiments.run import run
 from fedsparq.lab.experiments.setup import participations

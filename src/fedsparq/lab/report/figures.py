@@ -7,8 +7,7 @@ from typing import Any
 
 from fedsparq.errors import MissingExtraError, OptionError
 from fedsparq.lab.names import human_bytes, method_name
-from fedsparq.lab.report.data import featured
-from fedsparq.lab.report.document import Report
+from fedsparq.lab.report.document import Report, featured
 from fedsparq.lab.report.palette import LINES, MARKERS, PAGE, Look, looks
 from fedsparq.lab.report.tables import times_less, to_latex
 from fedsparq.lab.results import Comparison

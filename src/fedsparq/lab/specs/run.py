@@ -2,28 +2,64 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, replace
 from functools import reduce
 from itertools import product
 from typing import Annotated, Any
 
+import numpy as np
 import tomli_w
 from pydantic import BaseModel, BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
 from fedsparq.errors import OptionError
 from fedsparq.federate.in_step import check_kept_in_step
 from fedsparq.federate.messages import REPLY_OVERHEAD
-from fedsparq.lab.settings import SUPERVISED, DataSpec, MethodSpec, PerExample, RoundSpec, Training
+from fedsparq.lab.settings import (
+    SUPERVISED,
+    DataSpec,
+    Integer,
+    MethodSpec,
+    PerExample,
+    RoundSpec,
+    Training,
+    check,
+    merge,
+    slug,
+)
 from fedsparq.lab.specs.parts import FaultSpec, ServerSpec
 from fedsparq.lab.specs.privacy import PrivacySpec
 from fedsparq.lab.specs.promises import check_promises
-from fedsparq.lab.specs.schedule import chosen_clients, most_rounds, poisson_clients
-from fedsparq.lab.tables import Integer, check, merge, slug
 from fedsparq.lab.tasks.task import FORMER_NAME, SPAFL
 from fedsparq.method import Method
 from fedsparq.methods.registry import SPELLINGS, aggregator, broadcast_method, federated_method, method, optimizer
 from fedsparq.options import parse_bytes
+
+
+def chosen_clients(clients: int, a_round: int, seed: int, number: int) -> list[int]:
+    """The clients that take part in a round."""
+    if a_round == clients:
+        return list(range(clients))
+    drawn = np.random.default_rng([seed, number, 6]).choice(clients, a_round, replace=False)
+    return sorted(int(client) for client in drawn)
+
+
+def most_rounds(clients: int, a_round: int, seed: int, rounds: int) -> int:
+    """In how many of so many rounds that client takes part which is in most of them."""
+    if a_round == clients:
+        return rounds
+    taken = np.zeros(clients, np.int64)
+    for number in range(1, rounds + 1):
+        taken[chosen_clients(clients, a_round, seed, number)] += 1
+    return int(taken.max())
+
+
+def poisson_clients(clients: int, rate: float) -> list[int]:
+    """Each client with this probability, by a coin of its own from the system's random source; maybe nobody."""
+    coins = np.frombuffer(secrets.token_bytes(8 * clients), np.uint64) >> np.uint64(11)
+    return [int(client) for client in np.flatnonzero(coins < rate * 2.0**53)]
+
 
 _TEXTS = ("shakespeare",)
 

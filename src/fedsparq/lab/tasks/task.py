@@ -21,6 +21,8 @@ SPAFL = "spafl"
 """Personal models of the same data, of which clients share only thresholds."""
 FORMER_NAME = "images"
 """The name of `supervised` in specs of 0.1.0."""
+POISONS = ("label-flip", "backdoor")
+"""How hostile clients may tamper with their data: see `Poisonable`."""
 _METHODS = ("initial", "examples", "train", "evaluate")
 
 
