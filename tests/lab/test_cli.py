@@ -335,3 +335,24 @@ def test_missing_extra_is_named(missing: str, words: list[str], extra: str, tmp_
     assert done.returncode == 2
     assert f"needs {missing}: pip install 'fedsparq[{extra}]'" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {"fedsparq": "[" * 100_000},
+        {"fedsparq": "{}"},
+        {"fedsparq-residual": "[1]"},
+        {"fedsparq-residual": '["[]"]'},
+        {f"k{number}": "\x1b[2J" * 1000 for number in range(1000)},
+    ],
+)
+def test_inspect_of_a_foreign_file_is_short_or_a_sentence(
+    metadata: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_file({"a": np.zeros(3, np.float32)}, tmp_path / "file", metadata)
+    code = call(monkeypatch, "inspect", str(tmp_path / "file"))
+    said = capsys.readouterr()
+    assert code == 0 or said.err.startswith("fedsparq: ")
+    assert "\x1b" not in said.out + said.err
+    assert len(said.out) + len(said.err) < 20_000

@@ -26,7 +26,7 @@ _TITLES = ["size", "kept", "kept %", "index", "values", "index bytes", "value by
 
 _WIDE = 130
 """Columns that one table takes, with the names of layers that models have."""
-_MAX_TEXT = 200
+_MAX_TEXT, _MAX_FACTS = 200, 50
 _residual = option(
     "--residual", metavar="FILE", type=FILE, required=True, help="what was not sent yet; created if missing"
 )
@@ -135,7 +135,7 @@ def _show_tensors(path: Path) -> None:
             kind, facts = "a state of FedSparQ; its checksum is right", unpack(path.read_bytes())[0]
         else:
             kind, facts = "tensors", found.metadata
-    except (UpdateError, ArchiveError, ValueError, TypeError, LookupError) as error:
+    except (UpdateError, ArchiveError, ValueError, TypeError, LookupError, RecursionError) as error:
         raise WireError(f"{path} is no file of FedSparQ's, or damaged: {error}") from None
     _show(f"{path}: {kind}", facts if isinstance(facts, dict) else {})
     console.print(_tensor_table((name, entry.dtype, entry.shape) for name, entry in found.entries.items()))
@@ -143,7 +143,7 @@ def _show_tensors(path: Path) -> None:
 
 def _show(title: str, facts: dict[str, Any]) -> None:
     say(title)
-    for key, value in facts.items():
+    for key, value in [*facts.items()][:_MAX_FACTS]:
         say(f"  {_printable(key)}: {_printable(value)}")
 
 
