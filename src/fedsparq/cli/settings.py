@@ -10,7 +10,7 @@ import click
 
 from fedsparq.cli.app import Option
 from fedsparq.errors import OptionError
-from fedsparq.lab.settings import DataSpec, MethodSpec, RoundSpec, Training
+from fedsparq.lab.settings import DataSpec, MethodSpec, RoundSpec, Training, type_parts
 
 _SHORT = {
     "Data and model": ("dataset", "model", "partition", "alpha", "clients", "fraction"),
@@ -78,7 +78,7 @@ def parse_option(text: str) -> tuple[str, Any]:
 
 def _option(key: str, heading: str, annotation: Any, text: str, default: Any) -> Option:
     choices = get_args(annotation) if get_origin(annotation) is Literal else ()
-    kinds = _kinds(annotation)
+    kinds = type_parts(annotation)
     kind = next((kind for kind in _METAVARS if kind in kinds), str)
     flag = f"--{key.replace('_', '-')}"
     return Option(
@@ -91,8 +91,3 @@ def _option(key: str, heading: str, annotation: Any, text: str, default: Any) ->
         default=None,
         type=kind,
     )
-
-
-def _kinds(annotation: Any) -> list[Any]:
-    """Return what a type is made of: of ``Annotated[int, ...] | None``, among others int."""
-    return [annotation, *(kind for inner in get_args(annotation) for kind in _kinds(inner))]

@@ -74,19 +74,14 @@ def _keys_beside(kind: type[BaseModel], where: tuple[int | str, ...]) -> list[st
     """The keys that could have stood there."""
     for part in where[:-1]:
         if part in kind.model_fields:
-            kind = next((inner for inner in _kinds(kind, str(part)) if issubclass(inner, BaseModel)), kind)
+            inner = type_parts(kind.model_fields[str(part)].annotation)
+            kind = next((each for each in inner if isinstance(each, type) and issubclass(each, BaseModel)), kind)
     return list(kind.model_fields)
 
 
-def _kinds(kind: type[BaseModel], key: str) -> list[type]:
-    """The types that a field is made of: of ``tuple[int, ...] | None``, int."""
-    found, open_ = [], [kind.model_fields[key].annotation]
-    while open_:
-        each = open_.pop()
-        open_ += get_args(each)
-        if isinstance(each, type):
-            found.append(each)
-    return found
+def type_parts(annotation: Any) -> list[Any]:
+    """Return what a type is made of: of ``Annotated[int, ...] | None``, among others int."""
+    return [annotation, *(part for inner in get_args(annotation) for part in type_parts(inner))]
 
 
 class DataSpec(BaseModel, extra="forbid", frozen=True):

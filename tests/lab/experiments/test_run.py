@@ -69,7 +69,7 @@ def test_interrupted_run_goes_on_to_the_same_result(tmp_path: Path, changes: dic
 
         every = 2 if stop == 3 else 1
         with pytest.raises(StopError):
-            run(spec(**changes), folder, watch=watch, checkpoint_every=every)
+            run(spec(**changes), folder, callbacks=[watch], checkpoint_every=every)
         with pytest.raises(RunError, match="--resume"):
             run(spec(**changes), folder)
         resumed = run(spec(**changes), folder, resume=True)
