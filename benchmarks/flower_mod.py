@@ -53,8 +53,10 @@ def work(folder: Path, rounds: int, method: str, downlink: str) -> list[dict[str
     from flwr.clientapp import ClientApp
     from flwr.serverapp.strategy import FedAvg
 
-    from fedsparq.flower import Compressed, compress, node
-    from fedsparq.flower.stores import FileStore
+    from fedsparq import DiskStore
+    from fedsparq.federate import client
+    from fedsparq.federate.exact import NamedModel
+    from fedsparq.flower import Compressed, compress
     from fedsparq.lab.tasks import models
     from fedsparq.method import Method
 
@@ -85,13 +87,13 @@ def work(folder: Path, rounds: int, method: str, downlink: str) -> list[dict[str
     for part, (owner, name) in zip(
         PARTS,
         (
-            (FileStore, "load"),
-            (node, "given_by"),
-            (FileStore, "save_held"),
-            (node, "difference"),
+            (DiskStore, "load"),
+            (client, "_built"),
+            (DiskStore, "save_held"),
+            (NamedModel, "difference"),
             (Method, "compress"),
-            (node, "encode"),
-            (FileStore, "save"),
+            (client, "encode"),
+            (DiskStore, "save"),
         ),
         strict=True,
     ):

@@ -31,7 +31,7 @@ from fedsparq.lab.specs.privacy import PrivacySpec
 from fedsparq.methods import resolver
 
 LAYOUT = Layout.of({"fc1.weight": (128, 784), "fc1.bias": (128,), "fc2.weight": (10, 128), "fc2.bias": (10,)})
-NEIGHBOURS = 32
+NEIGHBOURS = 64
 flower: Any = import_module("flwr.client.mod.secure_aggregation.secaggplus_mod")
 
 
@@ -58,11 +58,12 @@ def ours(clients: int, folder: Path) -> dict[str, float]:
             yield Delivery(number, answer)
 
     begun = time.perf_counter()
-    outcome = play_masked(server, terms, list(range(clients)), ask, traffic)
+    outcome = play_masked(server, terms, list(range(clients)), ask, traffic, set())
     whole = time.perf_counter() - begun
     assert len(outcome.counted) == clients
     return {
         "bytes up per client": traffic.up / clients,
+        "bytes down per client": traffic.down / clients,
         "seconds per client": inside / clients,
         "seconds of the server": whole - inside,
     }

@@ -14,8 +14,7 @@ import numpy as np
 
 from fedsparq.aggregate import Mean
 from fedsparq.compiled import jit
-from fedsparq.compress import adaptive_kernels as kernels
-from fedsparq.compress.adaptive import EqualSlope, StochasticLevels
+from fedsparq.compress.adaptive import EqualSlope, FixedSteps, StochasticLevels
 from fedsparq.compress.budget import ByteBudget
 from fedsparq.compress.feedback import sum_of
 from fedsparq.federate.model import Model
@@ -24,12 +23,12 @@ from fedsparq.lab.specs.run import chosen_clients
 from fedsparq.lab.tasks.supervised import Supervised
 from fedsparq.layout import Layout, Vector
 from fedsparq.optimize import Momentum
-from fedsparq.payload import Payload
+from fedsparq.payload import Payload, Sparse, UniformLevels
 from fedsparq.payload.kernels import uniform
 from fedsparq.protocols import Update
 from fedsparq.wire import CONTEXT_LIMIT, encode
 
-INDEPENDENT = kernels.draw
+INDEPENDENT = FixedSteps.payload
 MNIST, FASHION = {"dataset": "mnist", "model": "mlp"}, {"dataset": "fashion-mnist", "model": "lenet5"}
 SETTINGS: dict[str, dict[str, Any]] = {
     "Mi": MNIST | {"clients": 3, "partition": "iid"},
@@ -97,7 +96,7 @@ def play(setting: str, trial: Trial, seed: int) -> tuple[float, float, float]:
     layout, model, momentum = task.layout, task.initial(), Momentum(trial.momentum, restart=True)
     state, memories = momentum.init(layout), dict[int, Memory]()
     results, sent, course = [], 0.0, np.geomspace(1, trial.course, rounds)
-    kernels.draw = in_a_row if trial.draws == "in-a-row" else INDEPENDENT
+    FixedSteps.payload = payload_in_a_row if trial.draws == "in-a-row" else INDEPENDENT  # type: ignore[method-assign]
     wanted = dict[int, float]()
     for number in range(1, rounds + 1):
         accumulator, arrived = Mean("examples").open(layout, {}), 0
@@ -176,9 +175,18 @@ def compress(
     return payload
 
 
+def payload_in_a_row(self: FixedSteps, c: Vector, layout: Layout, seed: np.uint64) -> Payload:
+    """Return c rounded by `in_a_row`, in the place of `FixedSteps.payload`."""
+    indices = self.drawn(c, layout)
+    levels = np.empty(indices.size, np.int16)
+    count = in_a_row(c, layout.bounds, self.steps, seed, indices, levels)
+    parts = zip(self.steps, layout.split(indices[:count]), strict=True)
+    return Payload(layout, Sparse(indices[:count]), tuple(UniformLevels(step, levels[part]) for step, part in parts))
+
+
 @jit
 def in_a_row(c: Any, bounds: Any, steps: Any, seed: Any, indices: Any, levels: Any) -> int:
-    """`draw` by systematic sampling: the sum of what was drawn so far is the sum of c to a step, unbiased."""
+    """Round by systematic sampling: the sum of what was drawn so far is the sum of c to a step, unbiased."""
     n = layer = 0
     total = uniform(seed, np.uint64(0))
     for k in range(indices.size):

@@ -1,5 +1,6 @@
 """Files that tell when they were damaged, and that are never half written."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,34 @@ def test_the_checksum_covers_facts_and_shapes() -> None:
         unpack(data.replace(b"1234", b"1235"))
     with pytest.raises(ArchiveError):
         unpack(data.replace(b"[6]", b"[5]"))
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"data_offsets": ["0", "24"]},
+        {"data_offsets": [0.0, 24.0]},
+        {"data_offsets": [-24, 0]},
+        {"data_offsets": [0, 24, 48]},
+        {"data_offsets": "x" * 5000},
+        {"shape": [True, 6]},
+        {"shape": [-2, -3]},
+        {"shape": [2**62] * 5000},
+        {"shape": 6},
+        {"dtype": ["F32"]},
+        {"dtype": "BF16", "shape": [12]},
+        {"more": 1},
+    ],
+    ids=lambda entry: str(entry)[:30],
+)
+def test_a_forged_entry_is_refused_in_few_words(entry: dict) -> None:
+    data = pack({}, {"x": np.arange(6, dtype=np.float32)})
+    length = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + length])
+    forged = json.dumps(header | {"x": header["x"] | entry}).encode()
+    with pytest.raises(ArchiveError) as raised:
+        unpack(len(forged).to_bytes(8, "little") + forged + data[8 + length :])
+    assert len(str(raised.value)) < 300
 
 
 def test_any_damage_is_noticed() -> None:

@@ -18,7 +18,7 @@ from safetensors.numpy import save_file
 import fedsparq
 from fedsparq import Layout
 from fedsparq.errors import RunError
-from fedsparq.flower.stores import FileStore
+from fedsparq.federate.store import DiskStore
 from fedsparq.lab.experiments.deploy import write_app
 from fedsparq.lab.experiments.flower_app import client_app, server_app
 from fedsparq.lab.experiments.run import run
@@ -104,7 +104,7 @@ import numpy as np
 from pathlib import Path
 from fedsparq.archive import write_safely
 from fedsparq.large import compress
-from fedsparq.flower.stores import FileStore
+from fedsparq.federate.store import DiskStore
 os.umask(0)
 def hook(event, arguments):
     if event == "os.chmod":
@@ -112,7 +112,7 @@ def hook(event, arguments):
 sys.addaudithook(hook)
 folder = Path(sys.argv[1])
 compress({"w": np.ones(300, np.float32)}, folder / "residual", folder / "message")
-store = FileStore(folder / "node" / "0")
+store = DiskStore(folder / "node" / "0")
 with store.locked():
     write_safely(store.folder / "state", b"state", private=True)
 write_safely(folder / "results" / "model", b"model")
@@ -137,7 +137,7 @@ def test_links_that_somebody_has_laid_lead_nowhere(tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.write_bytes(b"precious")
     (tmp_path / "lock").symlink_to(victim)
-    with pytest.raises(RunError), FileStore(tmp_path).locked():
+    with pytest.raises(RunError), DiskStore(tmp_path).locked():
         pass
     (tmp_path / ".residual.lock").symlink_to(victim)
     with pytest.raises(RunError):

@@ -46,24 +46,23 @@ def test_threads_write_every_index_coding_alike(share: float, update: np.ndarray
 
 
 def test_work_that_is_shared_out_is_not_shared_out_again() -> None:
-    assert list(threads.in_order(lambda _: threads.count_of(7), range(3), 2)) == [1, 1, 1]
-    assert threads.together(lambda _: threads.count_of(None), [1, 2], 2, size=int) == [1, 1]
-    assert threads.count_of(7) == 7
-    assert threads.count_of(7, coordinates=1000) == 1
+    assert list(threads.imap(lambda _: threads.resolve_threads(7), range(3), 2)) == [1, 1, 1]
+    assert threads.resolve_threads(7) == 7
+    assert threads.resolve_threads(7, coordinates=1000) == 1
 
 
 def test_how_many_may_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threads.os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.delenv("FEDSPARQ_THREADS", raising=False)
-    assert threads.usable() == 8
+    assert threads.available_threads() == 8
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    assert threads.usable() == 3
+    assert threads.available_threads() == 3
     monkeypatch.setenv("FEDSPARQ_THREADS", "1")
-    assert threads.usable() == 1
+    assert threads.available_threads() == 1
     for wrong in (0, -1, 2.0, True):
-        with pytest.raises(OptionError, match="whole number"):
-            threads.count_of(wrong)
+        with pytest.raises(OptionError, match="threads"):
+            threads.resolve_threads(wrong)
 
 
 def test_an_error_ends_what_was_begun() -> None:
@@ -76,11 +75,8 @@ def test_an_error_ends_what_was_begun() -> None:
         return n
 
     with pytest.raises(ValueError, match="one"):
-        list(threads.in_order(work, range(50), 2))
+        list(threads.imap(work, range(50), 2))
     ended = len(done)
     assert ended < 50
-    with pytest.raises(ValueError, match="one"):
-        threads.together(work, range(5), 2, size=lambda n: n)
-    later = len(done)
-    assert list(threads.in_order(lambda n: n, range(3), 2)) == [0, 1, 2]
-    assert len(done) == later
+    assert list(threads.imap(lambda n: n, range(3), 2)) == [0, 1, 2]
+    assert len(done) == ended

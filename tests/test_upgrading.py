@@ -41,7 +41,7 @@ def test_messages_of_every_method_are_read_and_would_be_written_the_same(path: P
 
 
 def test_broadcasts_are_refused_with_both_versions_named() -> None:
-    with pytest.raises(WireError, match=r"the broadcast is of version 1, this client reads versions"):
+    with pytest.raises(WireError, match=r"of version 1, .* reads version \d"):
         Broadcast.decode((OLD / "messages" / "broadcast.bin").read_bytes())
 
 

@@ -19,11 +19,7 @@ _FORM = re.compile(r"(?P<module>[^\W\d]\w*(?:\.[^\W\d]\w*)*):(?P<function>[^\W\d
 
 
 def load_function(name: str, what: str, choices: Iterable[str] = ()) -> Callable[..., Any]:
-    """The function that ``package.module:function`` names; `what` it is and the built-in `choices` are for errors.
-
-    >>> load_function("json:dumps", "method")([1, 2])
-    '[1, 2]'
-    """
+    """Import the function ``package.module:function``; errors name `what` it is and the built-in `choices`."""
     found = _FORM.fullmatch(name)
     if found is None:
         known = ", ".join(choices)
@@ -72,7 +68,7 @@ def importable_from_here() -> Iterator[None]:
 
 
 def describe_error(error: BaseException) -> str:
-    """An error in one line, and where in the user's files it was raised."""
+    """Return an error as one line, with the place in the user's files where it was raised."""
     if isinstance(error, ModuleNotFoundError):
         return f"{error}; looked for among the installed packages and in {os.getcwd()}"
     if isinstance(error, SyntaxError):

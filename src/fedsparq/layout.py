@@ -24,7 +24,7 @@ Arrays = dict[str, NDArray[Any]]
 
 
 def part_of(part: str, arrays: Mapping[str, NDArray[Any]]) -> Arrays:
-    """The arrays whose names start with those of a part, `part.name`, without it."""
+    """Return the arrays whose names start with `part.`, without this prefix."""
     return {name.removeprefix(f"{part}."): array for name, array in arrays.items() if name.startswith(f"{part}.")}
 
 
@@ -75,10 +75,6 @@ class Layout:
     * counters are integers, and travel uncompressed: ``int64[layout.counter_size]``.
 
     Tensors of other types are listed with their own type, and their values pass through these three.
-
-    >>> layout = Layout.of({"fc.weight": (10, 4), "fc.bias": (10,)})
-    >>> layout.size, [t.name for t in layout.parameters]
-    (50, ['fc.weight', 'fc.bias'])
     """
 
     tensors: tuple[Tensor, ...]
@@ -94,7 +90,7 @@ class Layout:
 
     @classmethod
     def of(cls, model: Any) -> Layout:
-        """The layout of a torch module, or of a mapping from names to shapes or to arrays.
+        """Build the layout of a torch module, or of a mapping from names to shapes or to arrays.
 
         A bare shape is a float32 parameter. Arrays bring their own dtype: integers are counters, floats are
         parameters, but for the running statistics of a normalization layer (by torch's names), which are buffers.
@@ -119,13 +115,13 @@ class Layout:
         return cls(tuple(tensors))
 
     def to_json(self) -> str:
-        """The layout as text, for a file beside messages: a message names its layout only by the digest."""
+        """Return the layout as text, for a file next to messages: a message names its layout only by the digest."""
         tensors = [{"name": t.name, "shape": list(t.shape), "dtype": t.dtype, "role": t.role} for t in self.tensors]
         return json.dumps({"tensors": tensors}, indent=1)
 
     @classmethod
     def from_json(cls, text: str) -> Layout:
-        """What `to_json` wrote, or a plain object from names to shapes: ``{"fc.weight": [10, 4], "fc.bias": [10]}``."""
+        """Read what `to_json` wrote, or an object from names to shapes: ``{"fc.weight": [10, 4], "fc.bias": [10]}``."""
         try:
             data = json.loads(text)
         except ValueError as error:
@@ -169,17 +165,11 @@ class Layout:
         return np.array([0, *np.cumsum([t.size for t in self.parameters])], dtype=np.int64)
 
     def split(self, indices: NDArray[np.uint32]) -> list[slice]:
-        """Where among rising indices those of each layer stand."""
+        """Return the slice of each layer among strictly increasing indices."""
         return list(starmap(slice, pairwise(np.searchsorted(indices, self.bounds.astype(np.uint32)).tolist())))
 
     def flatten(self, arrays: Mapping[str, ArrayLike]) -> tuple[Vector, Buffers | None]:
-        """One flat copy of named arrays; the buffers are None where the layout has neither buffers nor counters.
-
-        >>> layout = Layout.of({"w": (2, 2), "b": (1,)})
-        >>> vector, _ = layout.flatten({"w": [[1, 2], [3, 4]], "b": [5]})
-        >>> vector.tolist(), layout.unflatten(vector)["w"].tolist()
-        ([1.0, 2.0, 3.0, 4.0, 5.0], [[1.0, 2.0], [3.0, 4.0]])
-        """
+        """Return a flat copy of named arrays, and None for the buffers if it has neither buffers nor counters."""
         known = {tensor.name for tensor in self.tensors}
         for name in arrays:
             if name not in known:
@@ -203,7 +193,7 @@ class Layout:
         return flat["parameter"], buffers
 
     def unflatten(self, vector: Vector, buffers: Buffers | None = None) -> Arrays:
-        """Named arrays in their own types and shapes, in the layout's order; not copied where the type allows."""
+        """Return named arrays in their own types and shapes, in the layout's order; not copied if the type allows."""
         buffers = buffers or Buffers(np.empty(0, np.float32), np.empty(0, np.int64))
         flat: dict[str, NDArray[Any]] = {"parameter": vector, "buffer": buffers.statistics, "counter": buffers.counters}
         sizes = (self.size, self.buffer_size, self.counter_size)

@@ -46,10 +46,10 @@ class Identity:
     version: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
     label: str = field(default="", compare=False)
-    """The name with the options that differ from the defaults: `fedsparq multiplier=2`. It does not travel."""
+    """The name with the options that differ from the defaults: `fedsparq multiplier=2`. It is not sent."""
 
     def encode(self) -> bytes:
-        """The text that travels."""
+        """Return the identity as the text that is sent."""
         parts = [self.name, self.version, dict(sorted(self.options.items()))]
         return json.dumps(parts, separators=(",", ":")).encode()
 
@@ -69,7 +69,7 @@ class Identity:
         return xxhash.xxh3_64_intdigest(self.encode())
 
     def difference(self, other: Identity) -> str:
-        """How another identity differs from this one, in words; empty if it does not."""
+        """Describe how another identity differs from this one; empty if it does not."""
         if self.name != other.name:
             return f"{other.name!r} instead of {self.name!r}"
         if self.version != other.version:
@@ -84,15 +84,15 @@ _ABSENT = "(no such option)"
 
 @dataclass(frozen=True, kw_only=True)
 class MethodTraits:
-    """What clients, servers and transports must know of a method: what the traits of its parts come to."""
+    """What clients, servers and transports must know of a method, derived from the traits of its parts."""
 
     is_contractive: bool
     has_common_support: bool
     is_layerwise: bool
     conserves_mass: bool
-    """Whether what is not sent, or not counted, is all sent later."""
+    """Whether everything that is not sent, or not counted, is sent later."""
     needs_acks: bool
-    """Whether clients move states by what counted, and so must be told of every reply."""
+    """Whether clients move states by what counted, so that every reply must be acknowledged."""
     needs_model_change: bool
     """Whether clients learn by how much the model moves."""
     requires_full_participation: bool
@@ -111,23 +111,16 @@ class Method:
     """A compressor with feedback and client rules on the client, an aggregator and an optimizer on the server.
 
     Each part can be replaced alone. A method holds no state: `init` makes one, `compress` takes one and gives the next.
-
-    >>> from fedsparq import Layout, Method, method
-    >>> from fedsparq.optimize import Adam
-    >>> method("fedsparq", multiplier=2).label
-    'fedsparq multiplier=2.0'
-    >>> method("fedsparq").with_server(optimizer=Adam()).optimizer
-    Adam(lr=0.1, beta_1=0.9, beta_2=0.99, tau=0.001)
     """
 
     compressor: AnyCompressor
     feedback: Feedback | str = "off"
-    """What is remembered of what was not sent: an object, or `full`, `scaled`, `kept-only`, `deferred`, `off`."""
+    """How what was not sent is kept: an object, or `full`, `scaled`, `kept-only`, `deferred`, `off`."""
     rules: tuple[ClientRule, ...] = ()
     aggregator: Aggregator = field(default_factory=Mean)
     optimizer: Optimizer = field(default_factory=Step)
     identity: Identity | None = field(default=None, init=False)
-    """None for a method made by hand: other processes could not make the same one."""
+    """None for a method built without a name: other processes could not build the same one."""
     traits: MethodTraits = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -188,7 +181,7 @@ class Method:
         )
 
     def named(self, identity: Identity | None) -> Method:
-        """This method under the name by which others can make it again."""
+        """Return this method under the name by which others can build it."""
         made = replace(self)
         object.__setattr__(made, "identity", identity)
         return made
@@ -226,7 +219,7 @@ class Method:
         return cast(Feedback, self.feedback)
 
     def init(self, layout: Layout) -> State:
-        """The state of a client before its first round."""
+        """Return the state of a client before its first round."""
         rules = tuple(rule.init(layout) for rule in self.rules)
         state = State(layout, self.compressor.init(layout), self._feedback.init(layout), rules)
         return state.with_plan(self.plan(layout))
@@ -262,19 +255,19 @@ class Method:
         rounds: int = 1,
         reach: float = 0.0,
     ) -> State:
-        """The state once the server has said which share of the client's last reply counted; see `Heard`."""
+        """Return the state after the server stated which share of the client's last reply it counted; see `Heard`."""
         heard = Heard(payload, share, change, rounds, reach)
         rules = tuple(rule.heard(heard, own) for rule, own in zip(self.rules, state.rules, strict=True))
         return replace(state, feedback=self._feedback.acknowledge(state.feedback, payload, share), rules=rules)
 
     def start(self, model: Vector, state: State) -> Vector:
-        """Where a client starts to train."""
+        """Return the vector from which a client trains."""
         for rule, own in zip(self.rules, state.rules, strict=True):
             model = rule.start(model, state.residual, own)
         return model
 
     def gradient_hook(self, state: State) -> GradientHook | None:
-        """What training must call in each step; None if no rule looks at gradients."""
+        """Return what training must call in each step; None if no rule uses gradients."""
         looking = [pair for pair in zip(self.rules, state.rules, strict=True) if "gradient" in hooks_of(pair[0])]
 
         def hook(gradient: Any, weights: Any, start: Any) -> None:
@@ -284,7 +277,7 @@ class Method:
         return hook if looking else None
 
     def end(self, update: Vector, state: State) -> tuple[Vector, State]:
-        """The update to compress, and the state after the client rules have seen it."""
+        """Return the update to compress, and the state after the client rules have seen it."""
         arrays, feedback, residual = list[Arrays](), state.feedback, state.residual
         for rule, own in zip(self.rules, state.rules, strict=True):
             update, after = rule.end(update, own)

@@ -6,7 +6,6 @@ import sys
 import warnings
 from collections.abc import Sequence
 from importlib import import_module
-from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
@@ -22,13 +21,19 @@ MOVED = {
 }
 
 
-class _Moved(MetaPathFinder, Loader):
-    """Finds the modules of the table, and those inside of its packages, by their old names."""
+class _Moved:
+    """Find the modules of the table, and those inside of its packages, by their old names.
+
+    It is a finder and a loader by its methods: to import `importlib.abc` takes longer than to import this package.
+    """
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        return ModuleSpec(name, self) if new_name(name) else None
+        return ModuleSpec(name, self) if new_name(name) else None  # type: ignore[arg-type]
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        """Leave it to Python."""
 
     def exec_module(self, module: ModuleType) -> None:
         name = module.__name__

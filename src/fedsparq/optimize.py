@@ -6,11 +6,11 @@ import numpy as np
 
 from fedsparq.layout import Arrays, Layout, Vector
 from fedsparq.options import Decay, Fraction, Positive, component
-from fedsparq.protocols import PartTraits
+from fedsparq.protocols import PartTraits, Stateless
 
 
 @component
-class Step:
+class Step(Stateless):
     """model + lr mean."""
 
     lr: Positive = 1.0
@@ -18,9 +18,6 @@ class Step:
     @property
     def traits(self) -> PartTraits:
         return PartTraits(provides=f"a plain step of {self.lr:g}")
-
-    def init(self, layout: Layout) -> Arrays:
-        return {}
 
     def step(self, model: Vector, mean: Vector, state: Arrays) -> tuple[Vector, Arrays]:
         return model + np.float32(self.lr) * mean, state
@@ -81,13 +78,10 @@ class Yogi(Adam):
 
 
 @component
-class Sign:
+class Sign(Stateless):
     """model + lr sign(mean)."""
 
     lr: Positive = 0.003
-
-    def init(self, layout: Layout) -> Arrays:
-        return {}
 
     def step(self, model: Vector, mean: Vector, state: Arrays) -> tuple[Vector, Arrays]:
         direction: Vector = np.sign(mean)

@@ -1,4 +1,4 @@
-"""Options and their ranges, said once in annotations and checked by pydantic; each error is one clear sentence."""
+"""Options and their ranges, stated once in annotations and checked by pydantic; each error is one sentence."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pydantic.dataclasses import dataclass
 from fedsparq.errors import OptionError
 
 Fraction = Annotated[float, Field(gt=0, le=1)]
-"""A part of all coordinates, never none."""
+"""A fraction of all coordinates, above 0."""
 Decay = Annotated[float, Field(ge=0, lt=1)]
 """How much of the past a moving average or a momentum keeps."""
 Positive = Annotated[float, Field(gt=0)]
@@ -65,7 +65,7 @@ def component(cls: type[T]) -> type[T]:
 
 @cache
 def options_model(recipe: Callable[..., Any]) -> type[BaseModel]:
-    """The options of a recipe (a function or a class), which are its parameters, as a pydantic model."""
+    """Return the options of a recipe (a function or a class), which are its parameters, as a pydantic model."""
     plain_class = isinstance(recipe, type) and not is_dataclass(recipe)
     try:
         hints = get_type_hints(recipe.__init__ if plain_class else recipe, include_extras=True)
@@ -83,7 +83,7 @@ def options_model(recipe: Callable[..., Any]) -> type[BaseModel]:
 def validate_options(
     name: str, recipe: Callable[..., Any], options: Mapping[str, Any], what: str = "method"
 ) -> dict[str, Any]:
-    """All options of a method, defaults included, in their order and with their own types.
+    """Return all options of a method, defaults included, in their order and with their own types.
 
     >>> def top(fraction: Fraction = 0.1, scope: str = "layer"): ...
     >>> validate_options("top", top, {"fraction": 1})
@@ -101,11 +101,7 @@ def validate_options(
 
 
 def parse_bytes(amount: str | int) -> int:
-    """A number of bytes from text such as "20 kB", "5 MB", "1.5 MiB" or "4096".
-
-    >>> parse_bytes("20 kB"), parse_bytes("1.5 KiB"), parse_bytes(300)
-    (20000, 1536, 300)
-    """
+    """Read a number of bytes from text such as "20 kB", "5 MB", "1.5 MiB" or "4096"."""
     text = str(amount).strip()
     try:
         count = int(_BYTES.validate_python(text)) if ByteSize.byte_string_re.fullmatch(text) else -1
@@ -128,7 +124,7 @@ def _defaults(recipe: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _sentence(error: ValidationError, owner: str, defaults: Mapping[str, Any]) -> str:
-    """What is wrong first of all, and what would be right."""
+    """Describe a validation error: what is wrong, then what is right."""
     first = error.errors(include_url=False)[0]
     kind, location = first["type"], first["loc"][0] if first["loc"] else ""
     names = list(defaults)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
@@ -37,7 +37,7 @@ class PartTraits:
     """Traits of any part. A method is refused where what one part requires is not what another one provides."""
 
     requires: str = ""
-    """A few words. So the two halves of a method that client and server keep in step cannot be exchanged alone."""
+    """A few words. The two halves of a method that must match on client and server so cannot be exchanged alone."""
     provides: str = ""
 
 
@@ -50,7 +50,7 @@ class CompressorTraits(PartTraits):
     is_layerwise: bool = False
     """Whether what is sent of a layer depends on no other layer: then a model can be compressed in pieces."""
     draws_per_round: bool = False
-    """Whether ``begin(state, round) -> state`` is called before each round, for what all clients draw alike."""
+    """Whether ``begin(state, round) -> state`` is called before each round, for what all clients draw equally."""
     uses_plan: bool = False
     """Whether it cannot compress without the aggregator's round plan."""
     copies_values: bool = False
@@ -64,7 +64,7 @@ class FeedbackTraits(PartTraits):
     conserves_mass: bool = False
     """Whether nothing is discarded: update + old residual = payload + new residual."""
     needs_acks: bool = False
-    """Whether it is told of every reply, also of one that counted entirely: its state moves only by what counted."""
+    """Whether every reply is acknowledged to it, even one that counted entirely: its state moves by what counted."""
     is_layerwise: bool = False
 
 
@@ -78,7 +78,7 @@ class RuleTraits(PartTraits):
     task: str = ""
     """The one task that the rule is for, if it is not for all."""
     config: Mapping[str, float] = field(default_factory=dict)
-    """What a Flower app that trains by itself is told of the rule, such as ``{"proximal-mu": 0.01}``."""
+    """What the config of a Flower app that trains by itself gets, such as ``{"proximal-mu": 0.01}``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,9 +86,9 @@ class AggregatorTraits(PartTraits):
     weighting: Weighting | None = "uniform"
     """Whether an update weighs its number of examples, or 1; None: as with the aggregator that it replaces."""
     requires_common_support: bool = False
-    """Whether it makes sense only where all clients send the same coordinates."""
+    """Whether it makes sense only if all clients send the same coordinates."""
     steps_without_replies: bool = False
-    """Whether the server steps also where no reply counted, as for a mean with noise in it."""
+    """Whether the server steps even if no reply counted, as for a mean with noise in it."""
     plans_rounds: bool = False
     """Whether ``plan(layout, state) -> RoundPlan`` gives what clients must know before they compress."""
 
@@ -99,24 +99,18 @@ class AggregatorTraits(PartTraits):
 
 Traits = TypeVar("Traits", bound=PartTraits)
 
-_FORMER: Mapping[type[PartTraits], Mapping[str, str]] = {
-    CompressorTraits: {
-        "contractive": "is_contractive",
-        "common_support": "has_common_support",
-        "layerwise": "is_layerwise",
-    },
-    FeedbackTraits: {"conserving": "conserves_mass", "hears": "needs_acks", "layerwise": "is_layerwise"},
-    RuleTraits: {
-        "learns_change": "needs_model_change",
-        "in_step": "requires_full_participation",
-        "task": "task",
-        "config": "config",
-    },
-    AggregatorTraits: {
-        "weighting": "weighting",
-        "common_support": "requires_common_support",
-        "always_steps": "steps_without_replies",
-    },
+_FORMER: Mapping[str, tuple[str, ...]] = {
+    "needs": ("requires",),
+    "offers": ("provides",),
+    "contractive": ("is_contractive",),
+    "common_support": ("has_common_support", "requires_common_support"),
+    "layerwise": ("is_layerwise",),
+    "conserving": ("conserves_mass",),
+    "hears": ("needs_acks",),
+    "learns_change": ("needs_model_change",),
+    "in_step": ("requires_full_participation",),
+    "always_steps": ("steps_without_replies",),
+    **{name: (name,) for name in ("task", "config", "weighting")},
 }
 """Attributes of parts that were read before there were traits, and the traits that they became."""
 _HOOKS = {CompressorTraits: ("begin", "draws_per_round"), AggregatorTraits: ("plan", "plans_rounds")}
@@ -128,11 +122,12 @@ def traits_of(part: object, kind: type[Traits]) -> Traits:
     name, traits, (hook, trait) = type(part).__name__, getattr(part, "traits", None), _HOOKS.get(kind, ("", ""))
     has_hook = bool(hook) and callable(getattr(part, hook, None))
     if traits is None:
-        former = {"needs": "requires", "offers": "provides", **_FORMER.get(kind, {})}
-        given: dict[str, Any] = {new: getattr(part, old) for old, new in former.items() if hasattr(part, old)}
+        known = {each.name for each in fields(kind)}
+        pairs = [(new, old) for old, news in _FORMER.items() for new in news if new in known and hasattr(part, old)]
+        given: dict[str, Any] = {new: getattr(part, old) for new, old in pairs}
         if given:
             warnings.warn(
-                f"{name} states {', '.join(old for old, new in former.items() if new in given)} as attributes, which "
+                f"{name} states {', '.join(old for _, old in pairs)} as attributes, which "
                 f"the next version does not read: give it traits = {kind.__name__}({', '.join(given)})",
                 DeprecationWarning,
                 stacklevel=2,
@@ -143,6 +138,14 @@ def traits_of(part: object, kind: type[Traits]) -> Traits:
     if hook and has_hook != getattr(traits, trait):
         raise OptionError(f"{name}: the trait {trait} and the method {hook} must be there together")
     return traits
+
+
+class Stateless:
+    """A part that remembers nothing from round to round."""
+
+    def init(self, layout: Layout) -> Arrays:
+        """Return the empty state."""
+        return {}
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,10 +171,10 @@ class Compressed(NamedTuple):
 
 @runtime_checkable
 class Compressor(Protocol):
-    """Turns an update into a payload. Its traits are `CompressorTraits`."""
+    """Compresses an update into a payload. Its traits are `CompressorTraits`."""
 
     def init(self, layout: Layout) -> Arrays:
-        """The state before the first round."""
+        """Return the state before the first round."""
 
     def compress(
         self, update: Vector, layout: Layout, state: Arrays, rng: np.random.Generator
@@ -199,7 +202,7 @@ class Feedback(Protocol):
     """Remembers what was not sent of an update. Its traits are `FeedbackTraits`."""
 
     def init(self, layout: Layout) -> Arrays:
-        """The state before the first round; what is owed to the server under the key ``residual``."""
+        """Return the state before the first round; the residual is stored under ``residual``."""
 
     def compress(
         self, update: Vector, state: State, compressor: AnyCompressor, rng: np.random.Generator
@@ -207,49 +210,49 @@ class Feedback(Protocol):
         """Return the payload and the next state: its own under `feedback`, the compressor's under `compressor`."""
 
     def acknowledge(self, state: Arrays, payload: Payload, share: float) -> Arrays:
-        """The state once the server has said which share of a reply it counted; the rest is owed again."""
+        """Return the state after the server stated which share of a reply it counted; the rest joins the residual."""
 
 
 @dataclass(frozen=True)
 class Heard:
-    """What became of a client's reply, once a later broadcast has told it."""
+    """The server's acknowledgement of a client's reply, as a later broadcast states it."""
 
     payload: Payload
     """What the server decoded."""
     share: float
-    """Which share of it counted, from 0 to 1."""
+    """The share of it that counted, from 0 to 1."""
     change: Vector | None = None
-    """By how much the model has moved since the client got the one behind the reply; None where that is not known."""
+    """The model's change since the model from which the reply was trained; None if it is not known."""
     rounds: int = 1
-    """In how many rounds it did: 1 where the client was asked again in the next."""
+    """The number of rounds of that change: 1 if the client was selected again in the next."""
     reach: float = 0.0
-    """How far the training behind the reply would have moved a weight against a gradient of 1: lr x steps."""
+    """How far the reply's training would have moved a weight against a gradient of 1: lr x steps for plain SGD."""
 
 
 class ClientRule:
     """A rule of local training. All hooks do nothing unless they are overridden. Its traits are `RuleTraits`."""
 
     def init(self, layout: Layout) -> Arrays:
-        """The state before the first round."""
+        """Return the state before the first round."""
         return {}
 
     def start(self, model: Vector, residual: Vector | None, state: Arrays) -> Vector:
-        """Where training starts, given the global model and what this client still owes the server."""
+        """Return the vector from which training starts, given the global model and this client's residual."""
         return model
 
     def gradient(self, gradient: Any, weights: Any, start: Any, state: Arrays) -> None:
         """Change the gradient of a step in place; all three are torch tensors."""
 
     def end(self, update: Vector, state: Arrays) -> tuple[Vector, Arrays]:
-        """The update to compress in the place of the one that training gave, and the next state."""
+        """Return the update to compress instead of the trained one, and the next state."""
         return update, state
 
     def owed(self, residual: Vector, state: Arrays) -> Vector:
-        """What the client still owes of its residual, called after `end`; the rest is let go on purpose."""
+        """Return the residual to keep, called after `end`; the rest is discarded on purpose."""
         return residual
 
     def heard(self, heard: Heard, state: Arrays) -> Arrays:
-        """The next state, once the client knows what became of its reply. Nothing may move by what did not count."""
+        """Return the next state, given what became of the client's reply. Nothing may move by what did not count."""
         return state
 
 
@@ -269,25 +272,24 @@ class Update:
     weight: float = 1.0
     """The number of examples if the aggregator weighs by them, else 1."""
     reread: Callable[[], Payload] | None = field(default=None, repr=False, compare=False)
-    """Makes the payload again from its bytes, where these are at hand: a round takes less memory as bytes."""
+    """Decodes the payload again, if its bytes are available: a round takes less memory as bytes."""
 
 
 @dataclass(frozen=True)
 class Aggregate:
-    """What a round's updates come to."""
+    """The result of a round's updates."""
 
     mean: Vector | None
     """None: the model is stepped elsewhere."""
     shares: Mapping[int, float]
-    """Which share of each client's reply counted, from 0 to 1. The rest goes back to the client's residual."""
+    """The share of each client's reply that counted, from 0 to 1. The rest returns to the client's residual."""
     buffers: Buffers | None = None
     state: Arrays = field(default_factory=dict)
     """The aggregator's next state."""
     let_go: Mapping[int, float] = field(default_factory=dict)
-    """Which share neither counted nor goes back: a rule that often counts less than clients send must bound what they
-    owe."""
+    """The share that is discarded: it neither counted nor returns to the residual, so that residuals stay bounded."""
     measures: Mapping[str, float] = field(default_factory=dict)
-    """What there is to record of the round beside its bytes."""
+    """Metrics to record of the round, besides its bytes."""
 
 
 class Accumulator(Protocol):
@@ -297,7 +299,7 @@ class Accumulator(Protocol):
         """Take an update in, as it comes."""
 
     def close(self) -> Aggregate:
-        """The round is over; at least one update was added, unless the aggregator always steps."""
+        """End the round; at least one update was added, unless the aggregator always steps."""
 
 
 @runtime_checkable
@@ -305,7 +307,7 @@ class SumAccumulator(Protocol):
     """An accumulator that can also take the sum of several clients' updates, where no single one is known."""
 
     def add_sum(self, levels: NDArray[np.int64], clients: Sequence[int]) -> None:
-        """The sum of these clients' levels, on the support of the round's plan."""
+        """Add the sum of these clients' levels, on the support of the round's plan."""
 
 
 @runtime_checkable
@@ -318,13 +320,13 @@ class ModelAccumulator(Protocol):
 
 @runtime_checkable
 class Aggregator(Protocol):
-    """Turns the updates of a round into their mean, and the share of each that counted.
+    """Aggregates the updates of a round into their mean, and the share of each that counted.
 
     Its traits are `AggregatorTraits`.
     """
 
     def init(self, layout: Layout) -> Arrays:
-        """The state before the first round."""
+        """Return the state before the first round."""
 
     def open(self, layout: Layout, state: Arrays) -> Accumulator:
         """Begin a round."""
@@ -335,15 +337,15 @@ class Optimizer(Protocol):
     """The server's step."""
 
     def init(self, layout: Layout) -> Arrays:
-        """The state before the first round."""
+        """Return the state before the first round."""
 
     def step(self, model: Vector, mean: Vector, state: Arrays) -> tuple[Vector, Arrays]:
-        """The next model and the next state, given the mean update."""
+        """Return the next model and the next state, given the mean update."""
 
 
 @dataclass(frozen=True)
 class State:
-    """What a method remembers on one client: arrays that can be saved and compared. Never changed in place."""
+    """The state of a method on one client: arrays that can be saved and compared. Never changed in place."""
 
     layout: Layout
     compressor: Arrays = field(default_factory=dict)
@@ -360,7 +362,7 @@ class State:
         return self.feedback.get("residual")
 
     def arrays(self) -> Arrays:
-        """All arrays under flat names, for a file."""
+        """Return all arrays under flat names, for a file."""
         parts = {"compressor": self.compressor, "feedback": self.feedback}
         parts |= {_PLAN: self.plan.arrays()} if self.plan is not None else {}
         parts |= {f"rule{number}": arrays for number, arrays in enumerate(self.rules)}

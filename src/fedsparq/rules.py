@@ -15,7 +15,7 @@ from fedsparq.protocols import ClientRule, Heard, RuleTraits
 
 @component
 class Proximal(ClientRule):
-    """Trains on loss + mu/2 |w - w_start|^2."""
+    """Train on loss + mu/2 |w - w_start|^2 (FedProx)."""
 
     mu: NonNegative = 0.01
 
@@ -29,11 +29,11 @@ class Proximal(ClientRule):
 
 @component
 class DriftCorrection(ClientRule):
-    """Trains by gradient - drift. The drift moves by (mean update - own) / reach once a reply has counted.
+    """Train by gradient - drift. The drift moves by (mean update - own) / reach after a reply has counted.
 
     The mean update is the model's change divided by `gamma`, the server's plain step. Weighted as the server weighs
-    replies, and by their reach, the drifts of all clients add up to 0. Own updates are taken as the server decoded
-    them: with what the client meant to send instead, as in the authors' code, the sum would wander off.
+    replies, and by their reach, the drifts of all clients sum to 0. Own updates are those that the server decoded: with
+    the updates before compression, as in the authors' code, the sum would not stay 0.
     """
 
     gamma: Positive = 1.0
@@ -60,10 +60,10 @@ class DriftCorrection(ClientRule):
 
 @component
 class CommonPart(ClientRule):
-    """Takes the client's drift out of its updates: they then hold what clients have in common, and need fewer bits.
+    """Subtract the client's drift from its updates: what is left is common to clients, and needs fewer bits.
 
-    The drift is how far the client's updates lie from the model's change a round, smoothed over the rounds it took
-    part in: `weight` is that of the newest. Of each layer as much of it is left out as the update holds, at most all.
+    The drift is the difference between the client's updates and the model's change per round, smoothed over the rounds
+    it took part in: `weight` is that of the newest. In each layer it is subtracted as far as the update contains it.
     """
 
     weight: Fraction = 0.5
@@ -99,11 +99,11 @@ class CommonPart(ClientRule):
 
 @component
 class StalePart(ClientRule):
-    """Lets go of the part of the residual that the client would not have found, had the model held the residual.
+    """Discard the share of the residual that later updates already contain.
 
-    A client goes a share of the way to its goal, ``update = A (goal - model)``: with the residual in the model, its
-    update would be shorter by A times the residual. A shows in how updates answer to the model's changes: by layer,
-    ``a = -<update - last update, change> / |change|^2``, from 0 to 1. As much of the residual is let go.
+    A client moves a share of the way to its optimum, ``update = A (optimum - model)``: with the residual in the model,
+    its update would be shorter by A times the residual. A is estimated by how updates respond to the model's changes:
+    by layer, ``a = -<update - last update, change> / |change|^2``, from 0 to 1. That share is discarded.
     """
 
     traits: ClassVar[RuleTraits] = RuleTraits(needs_model_change=True)
@@ -119,7 +119,7 @@ class StalePart(ClientRule):
         }
 
     def heard(self, heard: Heard, state: Arrays) -> Arrays:
-        """The last update's product with the change; the change then takes its place: one vector serves for both."""
+        """Note the last update's product with the change, which then takes its place: one vector serves for both."""
         if heard.change is None or state["square"].any():
             return state
         product = _products(state["vector"], heard.change, state)
@@ -141,7 +141,7 @@ class StalePart(ClientRule):
 
 @component
 class StepAhead(ClientRule):
-    """Starts from model + alpha residual; the update is the change from there. Read from the paper's abstract."""
+    """Start from model + alpha residual; the update is the change from there. Read from the paper's abstract."""
 
     alpha: Annotated[float, Field(ge=0, le=1)] = 0.5
 
@@ -151,7 +151,7 @@ class StepAhead(ClientRule):
 
 @component
 class ThresholdPenalty(ClientRule):
-    """Trains on loss + penalty sum exp(-threshold); for the task `spafl`, whose shared model is the thresholds."""
+    """Train on loss + penalty sum exp(-threshold); for the task `spafl`, whose shared model is the thresholds."""
 
     penalty: NonNegative = 0.002
     traits: ClassVar[RuleTraits] = RuleTraits(task="spafl")
@@ -161,6 +161,6 @@ class ThresholdPenalty(ClientRule):
 
 
 def _products(one: Vector, other: Vector, state: Arrays) -> NDArray[np.float64]:
-    """The inner products of two vectors, layer by layer."""
+    """Return the inner products of two vectors, layer by layer."""
     spans = (slice(*pair) for pair in zip(state["bounds"][:-1], state["bounds"][1:], strict=True))
     return np.array([np.dot(one[span].astype(np.float64), other[span]) for span in spans])

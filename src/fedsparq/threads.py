@@ -1,11 +1,11 @@
-"""Several threads for one call: compiled loops, zstd and numpy let go of the interpreter's lock."""
+"""Several threads for one call: compiled loops, zstd and numpy release the interpreter's lock."""
 
 from __future__ import annotations
 
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
 from typing import TypeVar
@@ -15,36 +15,38 @@ from fedsparq.errors import OptionError
 A = TypeVar("A")
 B = TypeVar("B")
 
-WORTH = 1 << 20
+MIN_PARALLEL_SIZE = 1 << 20
 """Fewer coordinates than this are not worth a second thread."""
 _LIMIT = "FEDSPARQ_THREADS"
 _here = threading.local()
 
 
-def usable() -> int:
-    """How many threads this process may use: its CPUs, or fewer where FEDSPARQ_THREADS or OMP_NUM_THREADS says so."""
+def available_threads() -> int:
+    """Return how many threads this process may use: its CPUs, or fewer by FEDSPARQ_THREADS or OMP_NUM_THREADS."""
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     said = (os.environ.get(name, "") for name in (_LIMIT, "OMP_NUM_THREADS"))
     return min([cpus, *(int(text) for text in said if text.isdecimal() and int(text))])
 
 
 def only_one() -> None:
-    """Say, for this process and those that it starts, that others share the CPUs: one thread is the default."""
+    """Make one thread the default of this process and those that it starts, as others share the CPUs."""
     os.environ[_LIMIT] = "1"
 
 
-def count_of(threads: int | None, coordinates: int = WORTH) -> int:
-    """A number of threads as callers give it: None for what may be used. One for work that is already shared out, or
-    for few coordinates."""
+def resolve_threads(threads: int | None, coordinates: int = MIN_PARALLEL_SIZE) -> int:
+    """Return how many threads to use, given what the caller asked for (None: all available).
+
+    It is one in a worker thread, and for few coordinates.
+    """
     if threads is not None and (not isinstance(threads, int) or isinstance(threads, bool) or threads < 1):
-        raise OptionError(f"threads={threads!r}: give a whole number from 1 on, or None for all that may be used")
-    if coordinates < WORTH or getattr(_here, "is_worker", False):
+        raise OptionError(f"threads={threads!r}: it must be a positive integer, or None for all that are available")
+    if coordinates < MIN_PARALLEL_SIZE or getattr(_here, "is_worker", False):
         return 1
-    return usable() if threads is None else threads
+    return available_threads() if threads is None else threads
 
 
-def in_order(function: Callable[[A], B], items: Iterable[A], threads: int) -> Iterator[B]:
-    """`map` on several threads: at most two calls a thread are begun before the first result is taken."""
+def imap(function: Callable[[A], B], items: Iterable[A], threads: int) -> Iterator[B]:
+    """Map on several threads, in order: at most two calls per thread are begun before the first result is taken."""
     if threads == 1:
         yield from map(function, items)
         return
@@ -60,40 +62,8 @@ def in_order(function: Callable[[A], B], items: Iterable[A], threads: int) -> It
         _end(begun)
 
 
-def together(function: Callable[[A], B], items: Sequence[A], threads: int, size: Callable[[A], int]) -> list[B]:
-    """The results for all items. This thread and the others take one after the other, the largest first; who is kept
-    waiting for a CPU takes fewer."""
-    if threads == 1 or len(items) < 2:
-        return list(map(function, items))
-    results, left = dict[int, B](), sorted(range(len(items)), key=lambda place: size(items[place]))
-
-    def work() -> None:
-        while left:
-            try:
-                place = left.pop()
-            except IndexError:  # another thread took the last one
-                return
-            results[place] = function(items[place])
-
-    pool = _pool(os.getpid(), threads)
-    futures = [pool.submit(work) for _ in range(min(threads, len(items)) - 1)]
-    was_worker, _here.is_worker = getattr(_here, "is_worker", False), True
-    try:
-        work()
-    except BaseException:
-        left.clear()
-        raise
-    finally:
-        _here.is_worker = was_worker
-        _end(futures)
-    for future in futures:
-        if not future.cancelled():
-            future.result()
-    return [results[place] for place in range(len(items))]
-
-
 def _end(futures: Iterable[Future[B]]) -> None:
-    """Nothing goes on in memory that its owner believes to be free."""
+    """Wait for calls that run, so that none works on memory that its owner takes for free."""
     waiting = [future for future in futures if not future.cancel()]
     for future in waiting:
         future.exception()
@@ -101,7 +71,7 @@ def _end(futures: Iterable[Future[B]]) -> None:
 
 @lru_cache(maxsize=4)
 def _pool(process: int, threads: int) -> ThreadPoolExecutor:
-    """Kept from call to call; a forked process makes its own."""
+    """Keep a pool from call to call; a forked process makes its own."""
     return ThreadPoolExecutor(threads, thread_name_prefix="fedsparq", initializer=_begin)
 
 

@@ -337,7 +337,7 @@ def test_no_client_weighs_more_than_three_times_the_median() -> None:
     np.testing.assert_allclose(found, np.average(dense(updates), axis=0, weights=[1, 2, 2, 6]), rtol=1e-4, atol=1e-5)
 
 
-def vetted(u: Matrix, reach: float = 2.0) -> tuple[Any, list[float]]:
+def similarity_weights(u: Matrix, reach: float = 2.0) -> tuple[Any, list[float]]:
     """The three steps of the rule, client by client."""
     n, norms = len(u), np.linalg.norm(u, axis=1)
     lengths = np.minimum(norms, reach * np.median(norms))
@@ -368,7 +368,7 @@ def test_robust_against_its_three_steps(lie: str) -> None:
         noise = np.random.default_rng(liar).normal(size=LAYOUT.size)
         vector = {"backwards": 0.7 * noise - 2 * common, "one voice": 0.05 * noise - common, "long": 1e4 * noise}[lie]
         updates[liar] = Update(liar, Payload.full(LAYOUT, vector.astype(np.float32)), 10)
-    expected, shares = vetted(dense(updates))
+    expected, shares = similarity_weights(dense(updates))
     found = close(Robust(), updates)
     np.testing.assert_allclose(mean_of(found), expected, rtol=1e-3, atol=1e-4)
     np.testing.assert_allclose([found.shares[client] for client in range(11)], shares, rtol=1e-3, atol=1e-6)

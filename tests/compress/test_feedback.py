@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 import fedsparq
 from fedsparq import Layout, Method, Payload
-from fedsparq.compress.feedback import Full
+from fedsparq.compress.feedback import ErrorFeedback
 from fedsparq.errors import OptionError, UpdateError
 from fedsparq.payload import Float32Values, Sparse
 from fedsparq.protocols import CompressorTraits, RoundContext, traits_of
 from made_updates import fill, fills, layouts
 
 ALL = {name: fedsparq.method(name) for name in fedsparq.METHODS}
-WITH_FEEDBACK = [name for name, method in ALL.items() if method.feedback == Full()]
+WITH_FEEDBACK = [name for name, method in ALL.items() if method.feedback == ErrorFeedback()]
 
 
 def test_fedsparq_keeps_what_it_does_not_send():

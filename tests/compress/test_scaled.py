@@ -5,7 +5,7 @@ import pytest
 
 import fedsparq
 from fedsparq import Client, Layout, MemoryStore, Method, Model, Server, Trained
-from fedsparq.compress.feedback import Scaled
+from fedsparq.compress.feedback import ScaledErrorFeedback
 from fedsparq.methods import resolver
 
 LAYOUT = Layout.of({"w": (40, 25), "b": (40,)})
@@ -36,7 +36,7 @@ def test_scaled_feedback_is_its_formula_and_loses_nothing(kappa):
 
 def test_with_a_whole_residual_it_is_full_feedback_bit_for_bit():
     compressor = fedsparq.method("stc").compressor
-    one, other = Method(compressor, Scaled(1e9)), Method(compressor, "full")
+    one, other = Method(compressor, ScaledErrorFeedback(1e9)), Method(compressor, "full")
     states = [one.init(LAYOUT), other.init(LAYOUT)]
     for r, update in enumerate(updates(6)):
         made = [

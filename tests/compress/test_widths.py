@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import fedsparq
 from fedsparq import Layout
-from fedsparq.methods.bit_allocation import FineGrained, allot
+from fedsparq.methods.bit_allocation import FineGrained, allocate_bits
 
 WIDTHS = {"jointsq": (0, 2, 4, 8), "fedfq": (0, 2, 4, 6, 8)}
 JOINT_EDGES = [1.0, 4.0, math.sqrt((15 / 16 / 2) / ((4**-4 - 4**-8) / 4))]
@@ -29,7 +29,7 @@ def left(x, widths):
 def test_fedfqs_bits_are_the_optimum(x, budget):
     vector = np.array(x, np.float32)
     pairs = min(budget // 2, 4 * len(x))
-    got = 2 * allot(vector, 2 * pairs, [1.0, 4.0, 16.0, 64.0], [2] * 4).astype(int)
+    got = 2 * allocate_bits(vector, 2 * pairs, [1.0, 4.0, 16.0, 64.0], [2] * 4).astype(int)
     best = min(left(vector, w) for w in product(WIDTHS["fedfq"], repeat=len(x)) if sum(w) == 2 * pairs)
     assert got.sum() == 2 * pairs
     assert left(vector, got) <= best * (1 + 1e-6)
@@ -40,7 +40,7 @@ def test_fedfqs_bits_are_the_optimum(x, budget):
 def test_jointsqs_bits_are_the_optimum_but_for_one_increment(x, budget):
     """By falling gain per bit, a knapsack is filled to the last thing that no longer fits."""
     vector = np.array(x, np.float32)
-    classes = allot(vector, budget, JOINT_EDGES, [2, 2, 4])
+    classes = allocate_bits(vector, budget, JOINT_EDGES, [2, 2, 4])
     got = np.array(WIDTHS["jointsq"])[classes]
     assert got.sum() <= budget
     best = min(left(vector, w) for w in product(WIDTHS["jointsq"], repeat=len(x)) if sum(w) <= budget)
@@ -61,15 +61,15 @@ def test_wider_for_larger_and_never_more_bits_than_there_are(name):
     layer = np.random.default_rng(0).laplace(size=5000).astype(np.float32)
     budget = math.ceil(32 * 0.032 * layer.size)
     edges, costs = (JOINT_EDGES, [2, 2, 4]) if name == "jointsq" else ([1.0, 4.0, 16.0, 64.0], [2] * 4)
-    widths = np.array(WIDTHS[name])[allot(layer, budget, edges, costs)]
+    widths = np.array(WIDTHS[name])[allocate_bits(layer, budget, edges, costs)]
     assert budget - 3 <= widths.sum() <= budget
     assert (np.diff(widths[np.argsort(np.abs(layer))]) >= 0).all()
 
 
 def test_among_equals_the_first_get_bits():
-    classes = allot(np.full(10, -0.5, np.float32), 7, JOINT_EDGES, [2, 2, 4])
+    classes = allocate_bits(np.full(10, -0.5, np.float32), 7, JOINT_EDGES, [2, 2, 4])
     assert classes.tolist() == [1, 1, 1, 0, 0, 0, 0, 0, 0, 0]
-    assert not allot(np.zeros(10, np.float32), 7, JOINT_EDGES, [2, 2, 4]).any()
+    assert not allocate_bits(np.zeros(10, np.float32), 7, JOINT_EDGES, [2, 2, 4]).any()
 
 
 @pytest.mark.parametrize(("name", "counts"), [("jointsq", [2, 8, 128]), ("fedfq", [4, 16, 64, 256])])
@@ -83,7 +83,7 @@ def test_what_is_kept_is_unbiased_and_on_its_classs_levels(name, counts):
         dense = payload.dense()
         total += dense
     edges, costs = (JOINT_EDGES, [2, 2, 4]) if name == "jointsq" else ([1.0, 4.0, 16.0, 64.0], [2] * 4)
-    classes = allot(update[:600], math.ceil(32 * 0.032 * 600) // 2 * 2, edges, costs)
+    classes = allocate_bits(update[:600], math.ceil(32 * 0.032 * 600) // 2 * 2, edges, costs)
     steps = np.ones(600)
     for number, count in enumerate(counts, 1):
         if (classes == number).any():

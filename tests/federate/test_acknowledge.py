@@ -16,7 +16,7 @@ from small_federation import (
     updates,
 )
 
-from fedsparq.compress.feedback import Full
+from fedsparq.compress.feedback import ErrorFeedback
 from fedsparq.federate.acknowledge import acknowledge
 from fedsparq.federate.client import Client, Trained
 from fedsparq.federate.messages import Acknowledgement
@@ -206,7 +206,7 @@ def test_a_residual_of_another_shape_is_not_taken_over_from_another_method(name:
     assert "left aside" in answer.remarks[0] or "residual dropped" in answer.remarks[0]
 
 
-class Elsewhere(Full):
+class Elsewhere(ErrorFeedback):
     """Feedback that owes nothing under the name `residual`."""
 
     def init(self, layout: Layout) -> Arrays:

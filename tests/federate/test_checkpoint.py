@@ -45,12 +45,12 @@ def test_restored_server_goes_on_bit_for_bit(tmp_path: Path, down: str | None, r
     whole, store = server(FEDSPARQ, VALIDATION, downlink), MemoryStore()
     play(whole, store, rounds)
     save_server(whole, path)
-    states = dict(store.states)
+    states, held = dict(store.states), dict(store.held)
     play(whole, store, 3)
     for other in (server(FEDSPARQ, VALIDATION, downlink), whole):
         load_server(other, path)
         assert other.state.round == rounds
-        resumed = MemoryStore(dict(states))
+        resumed = MemoryStore(dict(states), dict(held))
         play(other, resumed, 3)
         assert np.array_equal(other.state.model.vector, whole.state.model.vector)
         assert_same_arrays(other.state.optimizer, whole.state.optimizer)

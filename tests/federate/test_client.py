@@ -159,9 +159,7 @@ def test_held_model_is_the_servers_not_where_training_started() -> None:
     store, mine = MemoryStore(), Method(method("fedavg").compressor, rules=(Watching(),))
     one = Client(0, LAYOUT, lambda *_: Trained(vector(1), 1), store, lambda identity: mine)
     one.answer(replace(broadcast(1), hold=True).encode())
-    held = store.states[0].model
-    assert held is not None
-    assert np.array_equal(held.vector, vector(0))
+    assert np.array_equal(store.held[0].model.vector, vector(0))
 
 
 def test_no_hook_where_no_rule_looks_at_gradients() -> None:

@@ -17,7 +17,7 @@ from fedsparq.federate.rounds import Delivery, Traffic
 from fedsparq.federate.server import Server
 from fedsparq.federate.store import MemoryStore
 from fedsparq.methods import resolver
-from fedsparq.payload import Reader, Writer
+from fedsparq.payload.frame import frame_kind, pack_frame, read_frame
 from fedsparq.payload.support import RoundPlan
 from fedsparq.secure import Terms
 from fedsparq.secure.messages import Invitation, Survivors
@@ -38,6 +38,7 @@ class Federation:
         self.received = np.zeros(LAYOUT.size)
         self.clients = [self._client(number, folder) for number in range(CLIENTS)]
         self.stage = 0
+        self.offenders: set[int] = set()
 
     def _client(self, number: int, folder: Path) -> MaskedClient:
         def train(model: Model, hook: object, round_number: int) -> Trained:
@@ -64,7 +65,7 @@ class Federation:
             return [Delivery(client, answer) for client, answer in answers.items()]
 
         before = self.server.state.model.vector.astype(float)
-        outcome = play_masked(self.server, terms, list(range(CLIENTS)), ask, Traffic())
+        outcome = play_masked(self.server, terms, list(range(CLIENTS)), ask, Traffic(), self.offenders)
         self.received += len(outcome.counted) * (self.server.state.model.vector - before)
         return outcome.counted
 
@@ -88,14 +89,14 @@ class Federation:
 def test_the_sum_of_all(tmp_path: Path) -> None:
     federation = Federation(tmp_path)
     for _ in range(4):
-        assert federation.play((4,) * CLIENTS) == tuple(range(CLIENTS))
+        assert federation.play((5,) * CLIENTS) == tuple(range(CLIENTS))
         np.testing.assert_allclose(federation.received + federation.owed(), federation.trained.sum(0), atol=1e-5)
 
 
 def test_whoever_drops_out_whenever_loses_nothing(tmp_path: Path) -> None:
     federation, counts = Federation(tmp_path), []
     rng = np.random.default_rng(0)
-    ways = [way for way in combinations_with_replacement(range(5), CLIENTS) if sum(each < 4 for each in way) <= 2]
+    ways = [way for way in combinations_with_replacement(range(6), CLIENTS) if sum(each < 5 for each in way) <= 2]
     for way in ways:
         last = tuple(int(each) for each in rng.permutation(way))
         counted = federation.play(last)
@@ -104,7 +105,7 @@ def test_whoever_drops_out_whenever_loses_nothing(tmp_path: Path) -> None:
         counts.append(len(counted))
         np.testing.assert_allclose(federation.received + federation.owed(), federation.trained.sum(0), atol=1e-4)
     assert {0, 4, 5} == set(counts)
-    federation.play((4,) * CLIENTS)  # all hear of their last replies
+    federation.play((5,) * CLIENTS)  # all hear of their last replies
     np.testing.assert_allclose(federation.received + federation.owed(), federation.trained.sum(0), atol=1e-4)
 
 
@@ -121,7 +122,7 @@ def test_what_is_sent_says_nothing_without_its_masks(tmp_path: Path) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(MaskedClient, "answer", listening)
-        federation.play((4,) * CLIENTS)
+        federation.play((5,) * CLIENTS)
     for number, store in enumerate(federation.stores):
         reply = Reply.decode(store.states[number].in_flight)
         assert len(reply.salt) == 16
@@ -130,7 +131,7 @@ def test_what_is_sent_says_nothing_without_its_masks(tmp_path: Path) -> None:
 
 
 def test_secrets_are_for_their_owner_alone(tmp_path: Path) -> None:
-    Federation(tmp_path).play((4,) * CLIENTS)
+    Federation(tmp_path).play((5,) * CLIENTS)
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert {path.name for path in files} == {"member.safetensors", "node.key", "node.pub", "known.json", "lock"}
     assert all(path.stat().st_mode & 0o077 == 0 for path in files)
@@ -138,18 +139,19 @@ def test_secrets_are_for_their_owner_alone(tmp_path: Path) -> None:
 
 def test_nodes_are_known_again_by_their_keys(tmp_path: Path) -> None:
     federation = Federation(tmp_path)
-    federation.play((4,) * CLIENTS)
+    federation.play((5,) * CLIENTS)
     (tmp_path / "2" / "node.key").write_bytes(bytes(32))  # somebody else in client 2's place
-    assert federation.play((4,) * CLIENTS) == ()
+    assert federation.play((5,) * CLIENTS) == ()
+    assert federation.play((5,) * CLIENTS) == (0, 1, 3, 4)
 
 
 def test_nodes_are_known_again_in_another_run(tmp_path: Path) -> None:
     """One folder of keys for all runs of a node: a server cannot put others in their places in the next run."""
     keys = tmp_path / "keys"
-    assert Federation(tmp_path / "one", keys).play((4,) * CLIENTS) == tuple(range(CLIENTS))
-    assert Federation(tmp_path / "two", keys).play((4,) * CLIENTS) == tuple(range(CLIENTS))
+    assert Federation(tmp_path / "one", keys).play((5,) * CLIENTS) == tuple(range(CLIENTS))
+    assert Federation(tmp_path / "two", keys).play((5,) * CLIENTS) == tuple(range(CLIENTS))
     (keys / "2" / "node.key").write_bytes(bytes(32))
-    assert Federation(tmp_path / "three", keys).play((4,) * CLIENTS) == ()
+    assert Federation(tmp_path / "three", keys).play((5,) * CLIENTS) == ()
 
 
 def test_keys_that_were_handed_out_before_hold_from_the_first_round_on(tmp_path: Path) -> None:
@@ -157,7 +159,7 @@ def test_keys_that_were_handed_out_before_hold_from_the_first_round_on(tmp_path:
     (keys / "0").mkdir(parents=True)
     (keys / "0" / "known.json").write_text(json.dumps({"1": "00" * 32}))
     federation = Federation(tmp_path, keys)
-    federation.play((4,) * CLIENTS)
+    federation.play((5,) * CLIENTS)
     assert not federation.stores[0].states  # client 0 takes no part beside a stranger
     (keys / "3" / "known.json").write_text("[1]")
     answer = federation.clients[3].answer(Invitation(3, Terms("test", 9, 20, 12, CLIENTS, 3, 4, 4)).encode())
@@ -167,7 +169,7 @@ def test_keys_that_were_handed_out_before_hold_from_the_first_round_on(tmp_path:
 
 def test_a_request_out_of_place_gets_no_answer(tmp_path: Path) -> None:
     client = Federation(tmp_path).clients[0]
-    answer = client.answer(Survivors(frozenset({1}), frozenset()).encode())
+    answer = client.answer(Survivors(frozenset({1}), {}).encode())
     assert (answer.message, answer.remarks) == (None, ("this client takes part in no sum",))
     terms = Terms("test", 5, 20, 12, CLIENTS, threshold=3, survivors=4, neighbours=4)
     assert client.answer(Invitation(0, terms).encode()).message
@@ -191,21 +193,17 @@ def test_a_broadcast_whose_plan_is_not_whole_is_refused_before_anybody_trains(
     federation, original, refused = Federation(tmp_path), MaskedClient.answer, []
 
     def meddling(self: MaskedClient, message: bytes) -> Answer:
-        if message[:4] == b"FSQT":
-            reader, writer = Reader(memoryview(message)[4:]), Writer()
-            broadcast = Broadcast.decode(bytes(reader.raw(reader.varint(reader.left))))
-            made = replace(broadcast, plan=plan).encode()
-            writer.raw(b"FSQT")
-            writer.varint(len(made))
-            writer.raw(made + bytes(reader.raw(reader.left)))
-            answer = original(self, writer.bytes())
+        if frame_kind(message) == "T":
+            sent, collected = read_frame(message, "T").blobs
+            made = replace(Broadcast.decode(sent), plan=plan).encode()
+            answer = original(self, pack_frame("T", b"", (made, collected)))
             refused.append(answer.message is None)
             return answer
         return original(self, message)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(MaskedClient, "answer", meddling)
-        assert federation.play((4,) * CLIENTS) == ()
+        assert federation.play((5,) * CLIENTS) == ()
     assert len(refused) == 2 * CLIENTS
     assert all(refused)
     assert not federation.trained.any()

@@ -31,7 +31,7 @@ from fedsparq.federate.downlink import Downlink
 from fedsparq.federate.messages import FullWanted, Reply, decode_answer, reply_digest
 from fedsparq.federate.model import Model
 from fedsparq.federate.server import Server
-from fedsparq.federate.state import ClientState
+from fedsparq.federate.state import ClientState, HeldModel
 from fedsparq.federate.store import Loaded
 from fedsparq.federate.validation import Validation
 from fedsparq.layout import Layout
@@ -82,6 +82,8 @@ class Snapshot:
     """Changes when a client reports that it lost or dropped its residual, and starts from nothing."""
     replies: frozenset[Key]
     """The replies made on the way to this state, in its lineage."""
+    held: bytes | None
+    """The model that the client held then."""
 
     @property
     def state(self) -> ClientState:
@@ -99,10 +101,11 @@ class Sent:
 
 @dataclass
 class Disk:
-    """A client's store. It may die before or after it has written."""
+    """A client's store. It may die before or after it has written; the held model is another file, and may be lost."""
 
     content: bytes | None = None
     dies: str = "never"
+    held: bytes | None = None
 
     def load(self, client: int, layout: Layout) -> Loaded:
         return Loaded(None if self.content is None else ClientState.decode(self.content, layout))
@@ -113,6 +116,12 @@ class Disk:
         self.content = state.encode()
         if self.dies == "after saving":
             raise CrashError
+
+    def load_held(self, client: int, layout: Layout) -> HeldModel | None:
+        return None if self.held is None else HeldModel.decode(self.held, layout)
+
+    def save_held(self, client: int, held: HeldModel) -> None:
+        self.held = b"".join(held.encode_parts())
 
 
 @dataclass
@@ -278,14 +287,14 @@ class Protocol(RuleBasedStateMachine):
             assert "could not be read" in answer.remarks[-1]
             return
         before, disk = self.now[client], self.disks[client]
-        content, disk.dies, self.trained = disk.content, dies, None
+        content, held, disk.dies, self.trained = disk.content, disk.held, dies, None
         try:
             answer = self.client(client).answer(message)
         except CrashError:
             answer = None
         disk.dies = "never"
         if disk.content is not content:
-            self.enter_state(client, before, message, answer.remarks if answer else None)
+            self.enter_state(client, before, held, message, answer.remarks if answer else None)
         if answer is not None and answer.message is not None:
             self.up_wire.append((client, answer.message))
 
@@ -298,7 +307,12 @@ class Protocol(RuleBasedStateMachine):
         return Trained(self.trained, 10)
 
     def enter_state(
-        self, client: int, before: Snapshot | None, message: bytes, remarks: tuple[str, ...] | None
+        self,
+        client: int,
+        before: Snapshot | None,
+        held: bytes | None,
+        message: bytes,
+        remarks: tuple[str, ...] | None,
     ) -> None:
         """A new state is on the disk. A client that died after saving could not say anything: it is asked what it
         would have said."""
@@ -306,7 +320,7 @@ class Protocol(RuleBasedStateMachine):
         assert disk.content is not None
         assert self.trained is not None
         if remarks is None:
-            disk_before = Disk(before and before.data)
+            disk_before = Disk(before and before.data, held=held)
             twin = Client(client, LAYOUT, lambda *_: Trained(self.trained, 10), disk_before, resolver(), seed=1)
             remarks = twin.answer(message).remarks
         anew = before is None or any("residual dropped" in text or "residual lost" in text for text in remarks)
@@ -324,7 +338,7 @@ class Protocol(RuleBasedStateMachine):
         deltas = self.trained.astype(np.float64) + (0 if anew or before is None else before.deltas)
         replies = frozenset() if anew or before is None else before.replies
         lineage = self.lineages if anew or before is None else before.lineage
-        snapshot = Snapshot(disk.content, deltas, lineage, replies | {key})
+        snapshot = Snapshot(disk.content, deltas, lineage, replies | {key}, disk.held)
         self.now[client] = snapshot
         self.history[client].append(snapshot)
         dense = decode(reply.blob, LAYOUT).dense().astype(np.float64)
@@ -353,7 +367,12 @@ class Protocol(RuleBasedStateMachine):
         self.put_back(client, states[-back] if 0 < back <= len(states) else None)
 
     def put_back(self, client: int, snapshot: Snapshot | None) -> None:
-        self.now[client], self.disks[client].content = snapshot, snapshot and snapshot.data
+        """The state goes back; the held model goes with it, stays as it is, or is lost."""
+        disk = self.disks[client]
+        self.now[client], disk.content = snapshot, snapshot and snapshot.data
+        kept = [snapshot and snapshot.held, disk.held, None][int(self.rng.integers(3))]
+        event("a held model is lost" if kept is None else "a held model stays")
+        disk.held = kept
 
     # the books
 

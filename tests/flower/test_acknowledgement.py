@@ -6,8 +6,8 @@ from flwr.app import Array, Message
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
 from toy import SHAPES, client_app, model
 
-from fedsparq import DiskStore, decode
-from fedsparq.federate.messages import Reply
+from fedsparq import DiskStore, Identity, decode
+from fedsparq.federate.messages import Broadcast, Reply
 from fedsparq.flower import Compressed, FedSparQ, compress
 from fedsparq.flower.records import layout_of
 from fedsparq.flower.stores import ContextStore, store_for
@@ -127,7 +127,7 @@ def test_a_model_cut_short_by_a_power_failure_is_asked_for_again_and_the_residua
         def push_messages(self, messages):
             listed = list(messages)
             if listed and listed[0].content["config"]["server-round"] == 3:
-                (path,) = tmp_path.glob("run-*/node-101/*/held.safetensors")
+                (path,) = tmp_path.glob("run-*/node-101/*/client-*/held-*.safetensors")
                 path.write_bytes(path.read_bytes()[:rest])
             return super().push_messages(listed)
 
@@ -202,9 +202,10 @@ def test_state_goes_where_it_is_safe(tmp_path, monkeypatch):
     context = grid.contexts[100]
     context.node_config.pop("fedsparq-state")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "user"))
-    assert store_for(context, 5).folder.is_relative_to(tmp_path / "user" / "fedsparq")
+    broadcast = Broadcast(1, None, 9, Identity("fedsparq"), 0, False, (), session=5)
+    assert store_for(context, broadcast).folder.is_relative_to(tmp_path / "user" / "fedsparq")
     monkeypatch.setattr("fedsparq.flower.stores._simulated", lambda: True)
-    assert store_for(context, 5) == ContextStore(context, 5)
+    assert store_for(context, broadcast) == ContextStore(context, 5, 9)
 
 
 def test_context_state_carries_what_a_file_would(tmp_path, monkeypatch):

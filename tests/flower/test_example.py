@@ -28,7 +28,7 @@ def test_before_and_after_are_two_lines_and_an_import_apart():
     before, after = ((EXAMPLE / name / "app.py").read_text().splitlines() for name in ("before", "after"))
     changed = [line for line in difflib.ndiff(before, after) if line[:2] == "+ " and line[2:].strip()]
     assert len(changed) == 3
-    assert changed[0] == "+ from fedsparq.flower import Compressed, compress"
+    assert changed[0] == "+ from fedsparq.flower import FedSparQ, compress"
     assert (EXAMPLE / "before" / "task.py").read_bytes() == (EXAMPLE / "after" / "task.py").read_bytes()
 
 

@@ -126,7 +126,9 @@ def play(make, rounds=4, mods=(), lost=frozenset(), counters=True, nodes=3, eval
     np.random.seed(0)
     place = iter(range(10_000))
     grid = grid or InProcessGrid([app_of(mods, evaluates)] * nodes)
-    grid.fate = lambda reply: None if next(place) in lost else reply
+    grid.fate = lambda reply: (
+        None if reply.has_content() and "metrics" in reply.content and next(place) in lost else reply
+    )
     strategy = make()
     result = strategy.start(grid, model(counters=counters), num_rounds=rounds, timeout=0.05)
     return result.arrays, strategy.rounds, grid
@@ -180,10 +182,9 @@ def test_as_recorded(name: str, tmp_path):
     assert got["carried"] <= expected["carried"] + FRAMES * got["messages"]
 
 
-# Faults of the code as it was when this was written.
+# Faults of the code as it was when the rest was recorded.
 
 
-@pytest.mark.xfail(strict=True, reason="the node never says how far it trained: the drift stays 0 for ever")
 def test_fedcomgate_works_or_is_refused(tmp_path):
     """Its promise is that clients' drifts move: by the app's `lr-times-steps`, or not at all and said so."""
 
@@ -205,7 +206,6 @@ def test_fedcomgate_works_or_is_refused(tmp_path):
     assert all(np.abs(load_file(path)["rule0.drift"]).max() > 0 for path in files)
 
 
-@pytest.mark.xfail(strict=True, reason="a node never checks that its state is of the kind its method begins with")
 def test_a_state_that_does_not_fit_its_method_is_left_aside(tmp_path):
     """A residual that is not finite, with a checksum that is right, went into the next update."""
     from fedsparq.archive import pack, unpack
@@ -227,7 +227,6 @@ def test_a_state_that_does_not_fit_its_method_is_left_aside(tmp_path):
     assert any(event.client == 101 for event in strategy.rounds[1].events)
 
 
-@pytest.mark.xfail(strict=True, reason="streams and secure sums begin with the same four bytes")
 def test_a_stream_of_a_large_file_is_no_request_of_a_secure_sum(tmp_path):
     from click.testing import CliRunner
     from safetensors.numpy import save_file
@@ -270,7 +269,6 @@ class Accountant:
         self.num_releases = state["releases"]
 
 
-@pytest.mark.xfail(strict=True, reason="a resumed run forgets what its accountant has spent")
 def test_a_resumed_run_with_an_accountant_remembers_what_was_spent_or_is_refused(tmp_path):
     pytest.importorskip("flwr.supercore.privacy_accounting")
     spent = []

@@ -9,6 +9,7 @@ from toy import client_app, model
 
 from fedsparq.errors import RunError
 from fedsparq.flower import Compressed, compress
+from fedsparq.payload.frame import pack_frame, read_frame
 from inprocess_grid import InProcessGrid
 
 SAID = "aaaaaaaaaaaa"
@@ -25,12 +26,13 @@ class Lying:
 
     def __call__(self, message: Message, context: Context) -> Message:
         for key, record in message.content.config_records.items():
-            changed = {
-                k: v.replace(SAID.encode(), self.name.encode()) if isinstance(v, bytes) else v
-                for k, v in record.items()
-            }
+            changed = {k: self.forged(v) if isinstance(v, bytes) else v for k, v in record.items()}
             message.content[key] = ConfigRecord(changed)
         return self.app(message, context)
+
+    def forged(self, frame: bytes) -> bytes:
+        read = read_frame(frame, "B")
+        return pack_frame("B", read.metadata.replace(SAID.encode(), self.name.encode()), read.blobs)
 
 
 def play(name: str, folder: Path) -> None:

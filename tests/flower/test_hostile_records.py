@@ -8,12 +8,12 @@ from io import BytesIO
 
 import numpy as np
 import pytest
-import xxhash
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from toy import client_app, model, values
 
 from fedsparq.flower import FedSparQ, compress
+from fedsparq.payload.frame import pack_frame
 from inprocess_grid import InProcessGrid
 
 NODES, HOSTILE = 6, 105
@@ -227,8 +227,7 @@ def test_a_node_that_asks_for_the_whole_model_for_ever():
     def change(content: RecordDict) -> dict[str, object]:
         (own, *_) = content["arrays"].values()
         asked.append(1)
-        body = b"FSQW" + len(asked).to_bytes(4, "little")
-        data = body + xxhash.xxh32_intdigest(body).to_bytes(4, "little")
+        data = pack_frame("W", len(asked).to_bytes(4, "little"))
         return {"arrays": ArrayRecord({"fedsparq": Array("uint8", (len(data),), own.stype, data)})}
 
     rounds = play(change, packed=True, downlink="fedsparq")

@@ -16,11 +16,11 @@ from flwr.serverapp.strategy import (
 )
 from toy import client_app, model, step, values
 
-from fedsparq import decode
+from fedsparq import DiskStore, OptionError, decode
+from fedsparq.federate.exact import to_vector
 from fedsparq.federate.messages import Reply
 from fedsparq.flower import Compressed, FedSparQ, compress
-from fedsparq.flower.records import layout_of, to_vector
-from fedsparq.flower.stores import FileStore
+from fedsparq.flower.records import layout_of
 from fedsparq.flower.wrapped import unwrap
 from inprocess_grid import InProcessGrid
 
@@ -33,7 +33,7 @@ class Compressing(InProcessGrid):
         super().__init__(apps, fate=self.note)
 
     def note(self, reply: Message) -> Message:
-        self.compressed.append(unwrap(reply.content["arrays"]) is not None)
+        self.compressed.append(reply.has_content() and unwrap(reply.content["arrays"]) is not None)
         return reply
 
 
@@ -129,23 +129,30 @@ def test_a_strategy_that_sends_a_part_of_the_model_sends_that_part(downlink):
     assert (result.arrays["fc.weight"].numpy() != model()["fc.weight"].numpy()).any()
 
 
+def test_a_strategy_around_ours_is_refused():
+    """It would see compressed messages."""
+    for inner in (Compressed(FedAvg(fraction_evaluate=0.0)), FedSparQ()):
+        wrapped = DifferentialPrivacyServerSideFixedClipping(inner, 0.0, 0.3, 3)
+        with pytest.raises(OptionError, match="FedSparQ outermost"):
+            wrapped.start(InProcessGrid([client_app(compress())] * 3), model(counters=False), num_rounds=1, timeout=1)
+
+
 @pytest.mark.parametrize("downlink", [None, "fedsparq"])
-def test_differential_privacy_around_compressed_still_compresses(downlink):
-    """The wrapper's own `start` runs, on a bare grid: it never calls ours, and clips what it can read."""
+def test_differential_privacy_inside_compresses(downlink):
     for wrapper, mods in (
         (lambda inner: DifferentialPrivacyServerSideFixedClipping(inner, 0.0, 0.3, 3), ()),
         (lambda inner: DifferentialPrivacyClientSideFixedClipping(inner, 0.0, 0.3, 3), (fixedclipping_mod,)),
     ):
         random.seed(0)
         start = model(counters=False)
-        strategy = wrapper(Compressed(FedAvg(fraction_evaluate=0.0), downlink=downlink))
+        strategy = Compressed(wrapper(FedAvg(fraction_evaluate=0.0)), downlink=downlink)
         grid = Compressing([client_app(compress(), *mods)] * 3)
         result = strategy.start(grid, start, num_rounds=4, timeout=1)
         assert all(grid.compressed)
         layout = layout_of(start)
         moved = to_vector(result.arrays, layout) - to_vector(start, layout)
         assert 0 < np.linalg.norm(moved) < 4 * 0.3 * 1.001
-        assert [len(r.counted) for r in strategy.strategy.rounds] == [3] * 4
+        assert [len(r.counted) for r in strategy.rounds] == [3] * 4
 
 
 class InFlight(FedAvg):
@@ -179,7 +186,7 @@ def test_with_several_rounds_in_flight_nothing_is_lost_and_nothing_counts_twice(
     assert counted == set(sent) - lost
     (session,) = tmp_path.iterdir()
     for node in (100, 101, 102):
-        store = FileStore(session / f"node-{node}" / f"{layout.digest:016x}")
+        store = DiskStore(session / f"node-{node}" / f"{layout.digest:016x}")
         state = store.load(node - 100, layout).state
         waiting = {Reply.decode(reply).round: Reply.decode(reply) for reply in state.undecided}
         # What the server has counted, but not told yet, is still in flight here: it must not be counted twice below.

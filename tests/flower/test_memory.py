@@ -5,20 +5,21 @@ import subprocess
 import sys
 import tracemalloc
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import ClientAppCallable
 from flwr.serverapp.strategy import FedAvg
 from toy import client_app
 
 from fedsparq import encode, method
+from fedsparq.federate.exact import NamedModel
 from fedsparq.federate.messages import Reply
-from fedsparq.flower import Compressed, FedSparQ, compress, node
+from fedsparq.flower import Compressed, FedSparQ, compress, mod
 from fedsparq.flower.records import layout_of
 from fedsparq.flower.wrapped import wrap
 from inprocess_grid import InProcessGrid
@@ -29,27 +30,35 @@ SIZE = 500_000
 def peak_of(replies: int) -> int:
     """The most memory taken while so many replies are aggregated, each made only when it is asked for."""
     strategy = FedSparQ(min_train_nodes=replies, min_available_nodes=replies)
-    grid = InProcessGrid([client_app(compress())] * replies)
     start = ArrayRecord({"w.weight": Array(np.zeros(SIZE, np.float32))})
-    messages = list(strategy.configure_train(1, start, ConfigRecord(), grid))
     chosen, layout = method("fedsparq"), layout_of(start)
     update = np.random.default_rng(0).laplace(size=SIZE).astype(np.float32)
     payload, _ = chosen.compress(update, chosen.init(layout), np.random.default_rng(1))
     data = Reply(1, chosen.identity.digest, 1, encode(payload)).encode()
 
-    def arriving() -> Iterator[Message]:
-        for message in messages:
-            content = {"arrays": wrap(bytes(bytearray(data))), "metrics": MetricRecord({"num-examples": 1})}
-            yield Message(RecordDict(content), reply_to=message)
+    class Answering(InProcessGrid):
+        """Answers are there from the start, and are made when they are pulled."""
 
+        def push_messages(self, messages: Iterable[Message]) -> list[str]:
+            self.sent = {str(number): message for number, message in enumerate(messages, 1)}
+            for name, message in self.sent.items():
+                message.metadata.__dict__["_message_id"] = name
+            return list(self.sent)
+
+        def pull_messages(self, message_ids: Iterable[str]) -> Iterator[Message]:
+            for name in message_ids:
+                content = {"arrays": wrap(bytes(bytearray(data))), "metrics": MetricRecord({"num-examples": 1})}
+                yield Message(RecordDict(content), reply_to=self.sent[name])
+
+    grid = Answering([client_app(compress())] * replies)
     tracemalloc.start()
     try:
-        arrays, _ = strategy.aggregate_train(1, arriving())
+        arrays = strategy.start(grid, start, num_rounds=1).arrays
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
     assert len(strategy.rounds[0].counted) == replies
-    assert arrays is not None
+    assert len(arrays) == 1
     return peak
 
 
@@ -99,10 +108,10 @@ def test_the_mod_holds_no_residual_and_no_second_model_while_the_app_trains(tmp_
 
 
 def test_what_the_app_of_a_large_model_left_in_a_circle_is_gone_before_compression(tmp_path, monkeypatch):
-    monkeypatch.setattr(node, "LARGE", SIZE)
+    monkeypatch.setattr(mod, "LARGE", SIZE)
     left, alive = [], []
-    compressed = node.difference
-    monkeypatch.setattr(node, "difference", lambda *given: alive.append(left[-1]()) or compressed(*given))
+    compressed = NamedModel.difference
+    monkeypatch.setattr(NamedModel, "difference", lambda *given: alive.append(left[-1]()) or compressed(*given))
     app = ClientApp()
 
     @app.train(mods=[compress(state=tmp_path)])

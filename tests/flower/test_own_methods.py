@@ -11,10 +11,9 @@ from flwr.serverapp.strategy import FedAvg
 from toy import client_app, model, step
 
 from fedsparq import DiskStore, Identity, Mean, Method, OptionError, Step, decode, method
-from fedsparq.federate.messages import Reply
+from fedsparq.federate.messages import Broadcast, Reply
 from fedsparq.flower import Compressed, FedSparQ, compress
-from fedsparq.flower.header import Header, with_header, without_header
-from fedsparq.flower.records import layout_of
+from fedsparq.flower.records import layout_of, with_frame, without_frame
 from fedsparq.flower.wrapped import unwrap
 from fedsparq.methods.registry import METHODS
 from flower_models import to_model
@@ -165,10 +164,9 @@ def asking_for(identity: Identity):
     """A mod before ours that makes the server ask for another method than it does."""
 
     def forge(message: Message, context: Context, call_next) -> Message:
-        content, data = without_header(message.content)
-        header = Header.decode(data)
-        forged = replace(header, broadcast=replace(header.broadcast, method=identity))
-        message.content = with_header(content, forged.encode())
+        content, data = without_frame(message.content)
+        forged = replace(Broadcast.decode(data), method=identity)
+        message.content = with_frame(content, forged.encode(), plain=True)
         return call_next(message, context)
 
     return forge

@@ -12,12 +12,11 @@ from flwr.serverapp.strategy import FedAvg
 from resumable import INNER, ROBUST, ROUNDS, Killed, apps, play, strategy
 from toy import SHAPES, client_app, model, values
 
-from fedsparq import OptionError, decode
+from fedsparq import DiskStore, OptionError, decode
 from fedsparq.errors import RunError
 from fedsparq.federate.messages import Reply
 from fedsparq.flower import Compressed, FedSparQ, compress
 from fedsparq.flower.records import layout_of
-from fedsparq.flower.stores import FileStore
 from inprocess_grid import InProcessGrid
 
 
@@ -80,7 +79,7 @@ def test_what_nodes_learned_is_counted_once_or_still_owed(tmp_path):
             result = make().start(InProcessGrid([app], fate=fate), start, num_rounds=6, timeout=0.01)
         except Killed:
             continue
-    store = FileStore(tmp_path / "nodes" / "federation-one" / "node-100" / f"{layout.digest:016x}")
+    store = DiskStore(tmp_path / "nodes" / "federation-one" / "node-100" / f"{layout.digest:016x}")
     state = store.load(0, layout).state
     moved = np.concatenate([(result.arrays[t.name].numpy() - start[t.name].numpy()).ravel() for t in layout.tensors])
     (last,) = state.undecided

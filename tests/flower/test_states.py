@@ -11,10 +11,10 @@ from click.testing import CliRunner
 from flwr.serverapp.strategy import FedAvg
 from toy import client_app, model
 
+from fedsparq import DiskStore
 from fedsparq.cli.app import app
 from fedsparq.errors import OptionError, RunError
 from fedsparq.flower import Compressed, compress
-from fedsparq.flower.stores import FileStore
 from inprocess_grid import InProcessGrid
 
 
@@ -42,7 +42,7 @@ def test_states_are_listed_and_removed(tmp_path):
 def test_a_node_that_comes_while_its_state_is_removed_starts_anew_and_loses_no_lock(tmp_path, monkeypatch):
     """The lock is held until the folder is gone; who waited for it does not go on in a folder without a name."""
     folder = tmp_path / "federation-f" / "node-1" / "00"
-    store, entered = FileStore(folder), []
+    store, entered = DiskStore(folder), []
     with store.locked():
         pass
 

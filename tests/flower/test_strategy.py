@@ -196,7 +196,7 @@ def test_what_is_left_to_the_federation_need_not_be_named_by_clients():
 
 def test_the_federation_chooses_where_the_server_is_the_methods_own():
     def drift(strategy):
-        return strategy._link.method.options["drift"]
+        return strategy._method.options["drift"]
 
     assert drift(FedSparQ("fedsparq-adaptive", fraction_train=0.1)) == "left-out"
     assert drift(FedSparQ("fedsparq-adaptive")) == "sent"

@@ -1,6 +1,7 @@
 """Every type that Flower carries comes back as it went: to the limits of integers, and bit for bit where exact."""
 
 import random
+from dataclasses import replace
 from logging import WARNING
 
 import numpy as np
@@ -11,8 +12,12 @@ from flwr.serverapp.strategy import FedAvg
 from toy import client_app, model
 
 from fedsparq import OptionError
+from fedsparq.federate.exact import Beside
+from fedsparq.federate.messages import Reply
 from fedsparq.flower import Compressed, FedSparQ, compress
+from fedsparq.flower.wrapped import unwrap, wrap
 from fedsparq.methods.registry import METHODS
+from fedsparq.payload.frame import frame_kind
 from fedsparq.protocols import ClientRule
 from inprocess_grid import InProcessGrid
 
@@ -24,10 +29,10 @@ def record(**arrays) -> ArrayRecord:
     return ArrayRecord({name: Array(np.asarray(value)) for name, value in {**weight, **arrays}.items()})
 
 
-def changing(change) -> ClientApp:
+def changing(change, mod=None) -> ClientApp:
     app = ClientApp()
 
-    @app.train(mods=[compress()])
+    @app.train(mods=[mod or compress()])
     def train(message: Message, context: Context) -> Message:
         after = {name: change(name, array.numpy()) for name, array in message.content["arrays"].items()}
         arrays = ArrayRecord({name: Array(np.asarray(value)) for name, value in after.items()})
@@ -62,9 +67,9 @@ def test_integers_are_exact_to_their_limits(make):
             np.testing.assert_array_equal(got, expected, err_msg=name)
 
 
-@pytest.mark.parametrize("make", MAKE)
-def test_integers_that_nodes_change_arrive_exactly(make):
-    top = np.iinfo(np.uint64).max
+@pytest.mark.parametrize(("make", "top"), [(MAKE[0], 2**40), (MAKE[1], 2**40), (MAKE[2], 2**64 - 1)])
+def test_integers_that_nodes_change_arrive_exactly(make, top):
+    """Around a strategy of Flower's they pass through floats, which hold far smaller integers."""
 
     def to_top(name, value):
         return np.array([top, top - 1], np.uint64) if name == "big" else moved(name, value)
@@ -153,6 +158,48 @@ def test_tied_arrays_do_not_drift_apart(method, own):
     assert (one != tied).any()
 
 
+def test_two_arrays_are_not_tied_because_one_node_says_so():
+    """Node 102 says that two arrays of one shape are one: its reply may be read so, and nobody's model."""
+    start = record(**{"a.weight": np.zeros((6, 8), np.float32), "b.weight": np.full((6, 8), 5, np.float32)})
+    seen = list[np.ndarray]()
+
+    def pulled(name, value):
+        if name == "b.weight":
+            seen.append(value)
+        return value + np.float32(0.1)
+
+    def lying(reply: Message) -> Message:
+        frame = unwrap(reply.content["arrays"]) if reply.metadata.src_node_id == 102 and reply.has_content() else None
+        if frame is not None and frame_kind(frame) == "R":
+            beside = Beside({}, (("b.weight", "a.weight"),))
+            frame = replace(Reply.decode(frame), beside=beside).encode()
+            reply.content = RecordDict({**reply.content, "arrays": wrap(frame)})
+        return reply
+
+    strategy = Compressed(FedAvg(fraction_evaluate=0.0), "fedavg", downlink="fedsparq")
+    strategy.start(InProcessGrid([changing(pulled)] * 3, lying), start, num_rounds=5, timeout=1)
+    assert len(seen) == 15
+    assert min(value.min() for value in seen) > 3
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_a_node_of_a_federation_that_begins_anew_takes_no_integers_from_its_last_run(own, tmp_path):
+    """The second run's first model has the parameters of the first run's, and other integers."""
+    seen = list[int]()
+
+    def noted(name, value):
+        seen.extend([int(value)] if name == "counter" else [])
+        return value
+
+    for counter in (3, 7):
+        app = changing(noted, compress(state=tmp_path))
+        start = record(counter=np.int64(counter))
+        strategy = {"downlink": "fedsparq", "federation": "wards"}
+        made = FedSparQ("fedavg", **strategy) if own else Compressed(FedAvg(fraction_evaluate=0.0), **strategy)
+        made.start(InProcessGrid([app] * 2), start, num_rounds=1, timeout=1)
+    assert seen == [3, 3, 7, 7]
+
+
 class Drifting(ClientRule):
     """A rule that changes gradients, and that no config can tell."""
 
@@ -208,7 +255,7 @@ def test_robust_strategies_with_sparse_methods_get_one_warning_that_names_the_be
             Compressed(strategy(fraction_evaluate=0.0), method)
         said = [r.message for r in caplog.records if "compares nodes" in r.message]
         assert len(said) == warned
-        assert all(f'Compressed({strategy.__name__}(...), "float16")' in text for text in said)
+        assert all(f'FedSparQ({strategy.__name__}(...), "float16")' in text for text in said)
 
 
 def test_the_legacy_api_is_told_how_to_move():

@@ -1,90 +1,65 @@
-"""What our plug for Flower reads of others: headers of messages to nodes, models with their names, arrays beside."""
+"""What a transport with named arrays reads of others: broadcasts with names, exact arrays, single arrays."""
 
 from __future__ import annotations
 
-import struct
 import zlib
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
-from forging import sum_holds, with_sum
-from sound_messages import blobs, broadcasts
+from flwr.app import Array
+from forging import frame_holds, reframed
+from sound_messages import broadcasts
 
-from fedsparq.errors import WireError
+from fedsparq import Model
+from fedsparq.errors import FedSparQError, WireError
+from fedsparq.federate.client import Client, Evaluate
+from fedsparq.federate.exact import ArraySpec, Beside
 from fedsparq.federate.messages import Broadcast
-from fedsparq.flower.blobs import Beside, pack, unpack
-from fedsparq.flower.header import Header
-from fedsparq.flower.records import Template, to_array
+from fedsparq.federate.serialized import NUMPY, ExactArray, to_array, view
+from fedsparq.federate.store import MemoryStore
+from fedsparq.methods import resolver
 
 LIMIT = 1 << 16
-_START = struct.calcsize("<BQQI")
+SPEC = ArraySpec((("w", "float32", (20, 9)), ("b", "int64", ())))
+BESIDE = Beside({"steps": to_array(np.arange(9)), "b": to_array(np.array(3))}, (("w", "b"),))
 
 
 @cache
 def headers() -> tuple[bytes, ...]:
-    made = [Broadcast.decode(message) for message in broadcasts()]
-    omitted = ((0, ("w", "float32", (20, 9))), (2, ("b", "int64", ())))
-    return tuple(Header(7, each, "hospitals", 3, 2, 2**60, omitted).encode() for each in made)
+    """Requests to evaluate, with the model's names and exact arrays."""
+    first = Broadcast.decode(broadcasts()[1])
+    whole = (Model(np.ones(180, np.float32)).encode(SPEC.layout),)
+    beside = Beside({"b": to_array(np.array(3))}, (), SPEC)
+    named = replace(first, federation="hospitals", session=7, version=3, numbering=9, evaluate=True, hold=True)
+    sent = replace(named, layout_digest=SPEC.layout.digest, blobs=whole, beside=beside)
+    return tuple(each.encode() for each in (sent, replace(sent, federation=""), replace(sent, digest=5)))
 
 
 def forge_header(data: bytes) -> bytes:
-    """The version, and the checksum of the broadcast in it."""
-    (length,) = struct.unpack_from("<I", data.ljust(_START, b"\0"), 17)
-    end = min(_START + length, len(data))
-    return b"\4" + data[1:end] + with_sum(b"FSQB" + data[end + 4 : -4])
+    return reframed(data, "B")
 
 
 def header_holds(data: bytes) -> bool:
-    (length,) = struct.unpack_from("<I", data.ljust(_START, b"\0"), 17)
-    return data[:1] == b"\4" and sum_holds(data[_START + length :], b"FSQB")
+    return frame_holds(data, "B")
 
 
 def check_header(data: bytes) -> bool:
+    client = Client(0, None, None, MemoryStore(), resolver())
     try:
-        header = Header.decode(data)
-    except WireError:
+        opened = client.open(Broadcast.decode(data))
+    except FedSparQError:
         return False
-    assert isinstance(header.federation, str)
-    assert all(isinstance(number, int) for number in (header.session, header.version, header.base, header.digest))
-    return True
-
-
-def _packed() -> tuple[bytes, bytes]:
-    template = Template((("w", "float32", (20, 9)), ("b", "int64", ())))
-    beside = Beside({"steps": to_array(np.arange(9)), "b": to_array(np.ones(3, np.float32))}, (("w", "b"),))
-    return pack(template, blobs()[:2]), beside.encode()
-
-
-@cache
-def models() -> tuple[bytes, ...]:
-    """With their names inflated: forging deflates them again."""
-    data = _packed()[0]
-    (length,) = struct.unpack_from("<I", data)
-    return (zlib.decompress(data[4 : 4 + length]) + b"\0" + data[4 + length :],)
-
-
-def forge_model(data: bytes) -> bytes:
-    text, _, parts = data.partition(b"\0")
-    squeezed = zlib.compress(text, 1)
-    return struct.pack("<I", len(squeezed)) + squeezed + parts
-
-
-def model_holds(data: bytes) -> bool:
-    (length,) = struct.unpack_from("<I", data.ljust(4, b"\0"))
-    return beside_holds(data[4 : 4 + length])
-
-
-def check_model(data: bytes) -> bool:
-    try:
-        unpack(data)
-    except WireError:
+    if not isinstance(opened, Evaluate):
         return False
+    for array in opened.named.arrays().values():
+        assert isinstance(array.data, bytes)
     return True
 
 
 @cache
 def besides() -> tuple[bytes, ...]:
-    return (zlib.decompress(_packed()[1]),)
+    return tuple(zlib.decompress(each.encode()) for each in (BESIDE, BESIDE._replace(spec=SPEC)))
 
 
 def forge_beside(data: bytes) -> bytes:
@@ -107,3 +82,31 @@ def check_beside(data: bytes) -> bool:
         return False
     assert sum(len(array.data) for array in beside.arrays.values()) <= LIMIT
     return True
+
+
+@cache
+def arrays() -> tuple[bytes, ...]:
+    """Arrays in numpy's format, as Flower carries them."""
+    made = [np.arange(9), np.ones((3, 4), np.float32), np.asfortranarray(np.ones((3, 4))), np.array(True)]
+    return tuple(Array(each).data for each in made)
+
+
+def forge_array(data: bytes) -> bytes:
+    return b"\x93NUMPY\x01\x00" + data[8:]
+
+
+def array_holds(data: bytes) -> bool:
+    return data[:8] == b"\x93NUMPY\x01\x00"
+
+
+def check_array(data: bytes) -> bool:
+    taken = False
+    for dtype, shape in (("int64", (9,)), ("float32", (3, 4)), ("float64", (3, 4)), ("bool", ())):
+        try:
+            values = view(ExactArray(dtype, shape, NUMPY, data))
+        except FedSparQError:
+            continue
+        assert values.shape == shape
+        assert values.nbytes <= len(data)
+        taken = True
+    return taken

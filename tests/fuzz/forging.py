@@ -13,6 +13,10 @@ from numpy.typing import NDArray
 from sound_messages import LAYOUT, SERVER, broadcasts
 
 from fedsparq.archive import ArchiveError, pack, unpack
+from fedsparq.errors import WireError
+from fedsparq.payload import Reader
+from fedsparq.payload.frame import VERSION, pack_frame, read_frame
+from fedsparq.secure.messages import kind_of
 
 
 def forge_blob(body: bytes) -> bytes:
@@ -26,56 +30,93 @@ def blob_holds(message: bytes) -> bool:
     return message[:4] == b"FSQ1" and message[5:13] == LAYOUT.digest.to_bytes(8, "little") and message[-8:] == summed
 
 
+def reframed(message: bytes, kind: str, version: int = VERSION) -> bytes:
+    """A frame whose checksum holds, of what a mutation left of one."""
+    count, length = (message[5:6] or b"\0")[0] % 8, int.from_bytes(message[6:8], "little")
+    rest = memoryview(message)[8:]
+    metadata, reader, sizes = bytes(rest[:length]), Reader(rest[min(length, len(rest)) :]), []
+    try:
+        sizes = [reader.varint(len(message)) for _ in range(count - 1)]
+        reader.raw(4)
+    except WireError:
+        count = min(count, 1)
+    body, blobs = bytes(rest[min(length, len(rest)) + reader.at :]), []
+    for size in sizes[: max(count - 1, 0)]:
+        blobs.append(body[:size])
+        body = body[size:]
+    framed = bytearray(pack_frame(kind, metadata[:60_000], [*blobs, body] if count else ()))
+    framed[4] = version
+    return bytes(framed)
+
+
+def frame_holds(message: bytes, *kinds: str) -> bool:
+    try:
+        read_frame(message, *kinds)
+    except WireError:
+        return False
+    return True
+
+
 def forge_reply(message: bytes) -> bytes:
-    if message[:4] == b"FSQW":
-        return with_sum(message[:-4])
-    head = b"FSQR" + struct.pack("<IQ", 1, SERVER.identity_of(0).digest) + (message[16:20] + bytes(4))[:4]
-    return with_sum(head) + forge_blob(message[24:])
+    """The frame, the fields that say whose reply it is, and the update."""
+    if message[3:4] == b"W":
+        return reframed(message, "W")
+    frame = read_frame(reframed(message, "R"), "R")
+    digest = SERVER.identity_of(0).digest & 0xFFFFFFFF
+    metadata = struct.pack("<II", 1, digest) + (frame.metadata[8:] + bytes(4))[: max(len(frame.metadata) - 8, 4)]
+    blobs = [forge_blob(frame.blobs[0]), *frame.blobs[1:]] if frame.blobs else []
+    return pack_frame("R", metadata, blobs)
 
 
 def reply_holds(message: bytes) -> bool:
-    if message[:4] == b"FSQW":
-        return sum_holds(message, b"FSQW")
-    return sum_holds(message[:24], b"FSQR") and blob_holds(message[24:])
+    if not frame_holds(message, "R", "W"):
+        return False
+    frame = read_frame(message, "R", "W")
+    return frame.kind == "W" or (bool(frame.blobs) and blob_holds(frame.blobs[0]))
 
 
 def forge_broadcast(message: bytes) -> bytes:
-    """The outer checksum, and the fields that say for whom it is; a last part that is a model is forged too."""
-    body = bytearray(b"FSQB" + message[4:-4])
-    if len(body) > 45:
-        body[5:9] = struct.pack("<I", 3)
-        body[33:41] = LAYOUT.digest.to_bytes(8, "little")
-    start = bytes(body).rfind(b"FSQ1")
-    if start > 0:
-        body[start:] = forge_blob(bytes(body[start:]))
-    return with_sum(bytes(body))
+    """The frame, and the fields that say for whom it is; parts that are models are forged too."""
+    frame = read_frame(reframed(message, "B"), "B")
+    metadata = bytearray(frame.metadata)
+    if len(metadata) > 70:
+        metadata[16:20] = struct.pack("<I", 3)
+        metadata[36:44] = LAYOUT.digest.to_bytes(8, "little")
+    blobs = [forge_blob(blob) if blob[:4] == b"FSQ1" else blob for blob in frame.blobs]
+    return pack_frame("B", bytes(metadata), blobs)
 
 
 def broadcast_holds(message: bytes) -> bool:
-    return sum_holds(message, b"FSQB") and message[4] in (2, 3)
+    return frame_holds(message, "B")
 
 
 def forge_acknowledgement(message: bytes) -> bytes:
     """A broadcast that is sound but for its acknowledgement, which is whatever the mutation made of it."""
-    sound = bytearray(broadcasts()[1][:-4])
-    sound[9:29] = (message[9:29] + bytes(20))[:20]
-    return with_sum(bytes(sound))
+    sound = read_frame(broadcasts()[1], "B")
+    metadata = bytearray(sound.metadata)
+    metadata[53:73] = (message[61:81] + bytes(20))[:20]
+    return pack_frame("B", bytes(metadata), sound.blobs)
 
 
 def forge_secure(message: bytes) -> bytes:
     """A kind of message that there is, and its checksum."""
-    return with_sum(b"FSQS" + bytes([1 + (message[4:5] or b"\0")[0] % 8]) + message[5:-4])
+    frame = read_frame(reframed(message, "Q"), "Q")
+    stage = 1 + (frame.metadata[:1] or b"\0")[0] % 8
+    return pack_frame("Q", bytes([stage]), frame.blobs[:1] or (b"",))
 
 
 def secure_holds(message: bytes) -> bool:
-    return sum_holds(message, b"FSQS") and 1 <= message[4] <= 8
+    return frame_holds(message, "Q") and kind_of(message) in (*range(1, 11), 12)
 
 
 def forge_archive(data: bytes) -> bytes:
-    """A file whose checksum holds: what can be read of it is written again, its facts and arrays tampered with."""
+    """A file whose checksum holds: what can be read of it is written again, its facts and arrays tampered with.
+
+    The last four bytes are random: they decide how.
+    """
     rng = np.random.default_rng(xxhash.xxh32_intdigest(data))
     try:
-        about, arrays = unpack(data)
+        about, arrays = unpack(data[:-4])
     except ArchiveError:
         return data
     for _ in range(int(rng.integers(1, 3))):
@@ -130,11 +171,3 @@ def _strange_array(array: NDArray[Any], rng: np.random.Generator) -> NDArray[Any
             return -array if array.dtype.kind == "f" else (array ^ array.dtype.type(1))
         case _:
             return np.array(0, np.int64)
-
-
-def sum_holds(message: bytes, magic: bytes) -> bool:
-    return message[:4] == magic and len(message) > 8 and with_sum(message[:-4]) == message
-
-
-def with_sum(body: bytes) -> bytes:
-    return body + xxhash.xxh32_intdigest(body).to_bytes(4, "little")

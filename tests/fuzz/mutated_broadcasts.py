@@ -31,7 +31,6 @@ from targets import TARGETS
 from fedsparq.archive import ArchiveError
 from fedsparq.errors import FedSparQError
 from fedsparq.federate.messages import Acknowledgement, Broadcast, reply_digest
-from fedsparq.federate.store import MemoryStore
 from fedsparq.method import Identity
 from fedsparq.methods import METHODS, method
 from fedsparq.payload.support import RoundPlan, SupportPlan
@@ -159,8 +158,8 @@ def mutated(rng: np.random.Generator) -> tuple[str, bytes]:
 
 def answered(name: str, message: bytes) -> bool:
     """Whether a client takes the message. What it takes leaves it sound, what it refuses leaves it as it was."""
-    before = sound.client_after_two_rounds(name)
-    store = MemoryStore({0: before})
+    store = sound.store_after_two_rounds(name)
+    before = store.states[0]
     try:
         sound.new_client(store).answer(message)
     except FedSparQError:

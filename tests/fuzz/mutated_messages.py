@@ -27,10 +27,11 @@ from mutations import mutate
 from toy import client_app, model
 
 from fedsparq.flower import FedSparQ, compress
+from fedsparq.flower.records import KEY, without_frame
+from fedsparq.flower.wrapped import unwrap, wrap
 from inprocess_grid import InProcessGrid
 
 ROUNDS = 3
-KEY = "fedsparq"
 
 
 def recorded(states: Path) -> list[tuple[Context, dict[Path, bytes], Message]]:
@@ -43,9 +44,14 @@ def recorded(states: Path) -> list[tuple[Context, dict[Path, bytes], Message]]:
         found.append((context, files, deepcopy(message)))
         return app(message, context)
 
-    grid = InProcessGrid([listening, client_app(compress(state=states))])  # type: ignore[list-item]
-    FedSparQ(downlink="fedsparq").start(grid, model(), num_rounds=ROUNDS, timeout=1)
+    for downlink in ("fedsparq", None):
+        grid = InProcessGrid([listening, client_app(compress(state=states))])  # type: ignore[list-item]
+        FedSparQ(downlink=downlink).start(grid, model(), num_rounds=ROUNDS, timeout=1)
     return found
+
+
+def frame_of(message: Message) -> bytes:
+    return without_frame(message.content)[1] or b""
 
 
 def restore(states: Path, files: dict[Path, bytes]) -> None:
@@ -60,17 +66,17 @@ def changed(message: Message, other: Message, rng: np.random.Generator) -> Messa
     made = deepcopy(message)
     (name, record), *_ = made.content.config_records.items()
     (key, arrays), *_ = made.content.array_records.items()
-    theirs = next(iter(other.content.config_records.values()))
-    if rng.random() < 0.6:
-        data = mutate(record[KEY], theirs[KEY], rng) or b"\0"
+    framed = unwrap(arrays) is not None
+    if framed or rng.random() < 0.6:
+        data = mutate(frame_of(message), frame_of(other), rng) or b"\0"
         data = flower.forge_header(data) if rng.random() < 0.8 else data
-        made.content[name] = ConfigRecord({**record, KEY: data})
+        made.content[key if framed else name] = wrap(data) if framed else ConfigRecord({**record, KEY: data})
         return made
     which = choice(rng, sorted(arrays))
     own, others = arrays[which], next(iter(other.content.array_records.values()))
     match int(rng.integers(4)):
         case 0 | 1:
-            data = mutate(own.data, choice(rng, list(others.values())).data, rng)
+            data = mutate(own.data or b"\0", choice(rng, list(others.values())).data, rng)
             arrays[which] = Array(own.dtype, own.shape, own.stype, data)
         case 2:
             arrays[which] = Array(own.dtype, choice(rng, [(), (1,), (2**40,), own.shape]), own.stype, own.data)
@@ -88,7 +94,7 @@ def main(count: int, seed: int, file: Path, states: Path) -> None:
         (context, files, message), (_, _, other) = choice(rng, seen), choice(rng, seen)
         made = changed(message, other, rng)
         restore(states, files)
-        file.write_bytes(next(iter(made.content.config_records.values()))[KEY])  # type: ignore[arg-type]
+        file.write_bytes(frame_of(made))
         signal.setitimer(signal.ITIMER_PROF, SECONDS)
         try:
             with np.errstate(all="ignore"), warnings.catch_warnings():

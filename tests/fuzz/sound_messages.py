@@ -28,8 +28,11 @@ from fedsparq.payload.support import RoundPlan, SupportPlan
 from fedsparq.secure.keys import KEY, SIGNATURE
 from fedsparq.secure.messages import (
     SEALED,
+    Accusation,
     Advertised,
     Collected,
+    Confirmations,
+    Confirmed,
     Invitation,
     Masked,
     Neighbourhood,
@@ -114,12 +117,22 @@ def _resolve(identity: Identity) -> Method:
 
 
 @cache
-def client_after_two_rounds(name: str = STATEFUL[0]) -> ClientState:
+def _store_after_two_rounds(name: str) -> MemoryStore:
     store = MemoryStore()
     for number in (1, 2):
         sent = broadcast(number, name, plan=method(name).plan(LAYOUT)).encode()
         assert new_client(store).answer(sent).message is not None
-    return store.states[0]
+    return store
+
+
+def store_after_two_rounds(name: str = STATEFUL[0]) -> MemoryStore:
+    """Another one with the same state and held model."""
+    store = _store_after_two_rounds(name)
+    return MemoryStore({**store.states}, {**store.held})
+
+
+def client_after_two_rounds(name: str = STATEFUL[0]) -> ClientState:
+    return _store_after_two_rounds(name).states[0]
 
 
 @cache
@@ -187,8 +200,10 @@ def reply_to(server: Server) -> bytes:
 def secure_messages() -> tuple[bytes, ...]:
     """One of each kind of a secure sum among five clients."""
     keys = PublicKeys(*(bytes([n]) * KEY for n in range(4)), bytes(SIGNATURE))
-    sealed = {client: bytes(SEALED) for client in (0, 2, 300)}
-    made = [Invitation(3, secure.Terms.usual("federation", 7, 100, 16, 5)), Advertised(keys)]
-    made += [Neighbourhood({1: keys, 4: keys}), Shared(sealed), Collected(sealed), Masked(bytes(200), b"receipt!")]
-    made += [Survivors(frozenset({1, 2}), frozenset({4})), Unmasking({1: bytes(SHARE), 2: bytes(SHARE)})]
+    sealed, signatures = ({client: bytes(size) for client in (0, 2, 300)} for size in (SEALED, SIGNATURE))
+    some, terms = frozenset({0, 2, 300}), secure.Terms.usual("federation", 7, 100, 16, 5, colluders=1)
+    made = [Invitation(3, terms), Advertised(keys), Neighbourhood({4: bytes(KEY), 1: bytes(KEY)}, {1: keys, 4: keys})]
+    made += [Shared(sealed), Collected(some, sealed), Masked(b"receipt!", bytes(SIGNATURE), bytes(200))]
+    made += [Survivors(some, signatures), Confirmed(bytes(SIGNATURE)), Confirmations(signatures)]
+    made += [Unmasking({1: bytes(SHARE), 2: bytes(SHARE)}), Accusation(2)]
     return tuple(each.encode() for each in made)

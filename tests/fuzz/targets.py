@@ -68,8 +68,8 @@ def check_server_unchanged() -> None:
 
 def check_broadcast(message: bytes) -> bool:
     """To a client: what is refused leaves its state alone; what is taken keeps all numbers finite."""
-    before = sound.client_after_two_rounds()
-    store = MemoryStore({0: before})
+    store = sound.store_after_two_rounds()
+    before = store.states[0]
     try:
         answer = new_client(store).answer(message)
     except FedSparQError:
@@ -165,6 +165,6 @@ TARGETS = {
     "checkpoint": Target(sound.checkpoints, forging.forge_archive, forging.archive_holds, check_checkpoint),
     "secure-sum": Target(sound.secure_messages, forging.forge_secure, forging.secure_holds, check_secure),
     "flower-header": Target(flower.headers, flower.forge_header, flower.header_holds, flower.check_header),
-    "flower-model": Target(flower.models, flower.forge_model, flower.model_holds, flower.check_model),
+    "flower-array": Target(flower.arrays, flower.forge_array, flower.array_holds, flower.check_array),
     "flower-beside": Target(flower.besides, flower.forge_beside, flower.beside_holds, flower.check_beside),
 }

@@ -13,7 +13,7 @@ import pytest
 
 from fedsparq import Layout
 from fedsparq.errors import WireError
-from fedsparq.flower.blobs import Beside, unpack
+from fedsparq.federate.exact import Beside
 from fedsparq.methods import method
 from fedsparq.payload import streams
 from fedsparq.wire import decode, encode
@@ -39,7 +39,7 @@ def with_a_bomb(name: str, field: int, monkeypatch: pytest.MonkeyPatch) -> tuple
     sound, turns = streams.Writer.compress, count()
 
     def compress(self: streams.Writer, data: streams.Bytes) -> bytes | None:
-        if data.size < streams.TINY:
+        if data.size < streams.MIN_ZSTD_INPUT:
             return sound(self, data)
         return bomb(data.size) if next(turns) == field else sound(self, data)
 
@@ -82,4 +82,4 @@ def test_in_what_travels_beside_an_update_of_flower() -> None:
 
 def test_in_the_names_of_a_model_of_flower() -> None:
     packed = zlib.compress(bytes(200 << 20), 1)
-    assert peak(lambda: unpack(len(packed).to_bytes(4, "little") + packed)) < 150 << 20
+    assert peak(lambda: Beside.decode(packed)) < 150 << 20

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +17,7 @@ from safetensors.numpy import load_file, save_file
 import fedsparq
 from fedsparq import Layout
 from fedsparq.errors import OptionError, RunError, UpdateError, WireError
-from fedsparq.large import Message, MessageReader, SafetensorsFile, apply, compress, restore
+from fedsparq.large import Message, MessageReader, MessageWriter, SafetensorsFile, apply, compress, restore
 from fedsparq.large.pieces import cut
 from made_updates import FILLS
 
@@ -63,7 +65,7 @@ def test_the_same_as_in_memory_over_rounds(method: str, options: dict, tmp_path:
     if method == "fedsparq-adaptive":  # in memory, small messages are measured; pieces are not, so neither is this
         whole = {"bytes": np.array([int(2.0 * layout.size / 8)]), "rounds": np.array([3.0])}
         state = fedsparq.State(layout, state.compressor | whole, state.feedback)
-    assert len(cut(SHAPES, SMALL["group"], SMALL["cut"])) == 3
+    assert len([*cut(SHAPES, SMALL["group"], SMALL["cut"])]) == 3
     for number in range(3):
         update, path = made(number), tmp_path / f"{number}.fsq"
         if method == "fedsparq-adaptive":
@@ -322,6 +324,36 @@ def test_a_forged_header_is_refused_before_memory_is_taken(tmp_path: Path) -> No
         blob = good[:5] + len(header).to_bytes(4, "little") + header + good[9 + length :]
         with pytest.raises(WireError):
             list(MessageReader(io.BytesIO(blob)).payloads(1))
+
+
+def test_memory_does_not_grow_with_the_pieces_that_a_header_states(tmp_path: Path) -> None:
+    compress(made(0), tmp_path / "r", tmp_path / "m", **SMALL)
+    good = (tmp_path / "m").read_bytes()
+    length = int.from_bytes(good[5:9], "little")
+    about = json.loads(good[9 : 9 + length]) | {"tensors": [["w", [2**40]]], "cut": 1, "group": 1}
+    header = json.dumps(about).encode()
+    tracemalloc.start()
+    with pytest.raises(WireError):
+        list(MessageReader(io.BytesIO(good[:5] + len(header).to_bytes(4, "little") + header)).payloads(1))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1e6
+
+
+def test_a_message_of_other_tensors_is_not_put_back(tmp_path: Path) -> None:
+    """It states the residual's own origin, but the pieces are those of another model."""
+    compress(made(0), tmp_path / "r", tmp_path / "m", **SMALL)
+    shapes = {name: array.shape for name, array in reversed(made(0).items())}
+    about = MessageReader(io.BytesIO((tmp_path / "m").read_bytes())).about
+    with (tmp_path / "m").open("wb") as file:
+        writer = MessageWriter(file, replace(about, shapes=shapes))
+        for piece in replace(about, shapes=shapes).pieces():
+            writer.add(fedsparq.Payload.full(piece.layout, np.zeros(piece.size, np.float32)))
+        writer.close()
+    before = (tmp_path / "r").read_bytes()
+    with pytest.raises(RunError):
+        restore(tmp_path / "m", tmp_path / "r")
+    assert (tmp_path / "r").read_bytes() == before
 
 
 def test_another_model_is_refused(tmp_path: Path) -> None:

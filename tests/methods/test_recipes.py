@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 
 import fedsparq
 from fedsparq import METHODS, Buffers, Layout
-from fedsparq.compress.feedback import Deferred, ErrorControlled, Full, MomentumCorrected, Off, Scaled, Shifted
+from fedsparq.compress.feedback import (
+    DeferredFeedback,
+    ErrorControlled,
+    ErrorFeedback,
+    MomentumCorrected,
+    NoFeedback,
+    ScaledErrorFeedback,
+    Shifted,
+)
 from fedsparq.errors import OptionError, UpdateError
 from fedsparq.methods.demo import DecoupledMomentum
 from fedsparq.optimize import Adam, Momentum, Sign, Step, Yogi
@@ -43,7 +51,7 @@ PARTS = {
     "random-10": ({"weighting": "uniform"}, {"fraction": 0.1}),
     "top-10": ({"weighting": "uniform"}, {"fraction": 0.1}),
     "fedsparq": (
-        {"weighting": "uniform", "feedback": Full(), "config": PROXIMAL, "optimizer": Momentum(0.01)},
+        {"weighting": "uniform", "feedback": ErrorFeedback(), "config": PROXIMAL, "optimizer": Momentum(0.01)},
         {
             "beta": 0.9,
             "multiplier": 1.0,
@@ -56,7 +64,7 @@ PARTS = {
         },
     ),
     "fedsparq-adaptive": (
-        EXAMPLES | {"feedback": Deferred(), "optimizer": Momentum(0.3, restart=True), "contractive": False},
+        EXAMPLES | {"feedback": DeferredFeedback(), "optimizer": Momentum(0.3, restart=True), "contractive": False},
         {
             "bits": 0.2,
             "budget": "",
@@ -70,18 +78,21 @@ PARTS = {
         },
     ),
     "fedsparq-private": (
-        {"weighting": "uniform", "feedback": Full(), "optimizer": Momentum(0.0)},
+        {"weighting": "uniform", "feedback": ErrorFeedback(), "optimizer": Momentum(0.0)},
         {"fraction": 0.1, "top": 2, "known": 0.5, "small": 0.0, "server_momentum": 0.0},
     ),
-    "mean-threshold": ({"weighting": "uniform", "feedback": Full()}, {"multiplier": 1.0}),
-    "percentile": ({"weighting": "uniform", "feedback": Full()}, {"percentile": 90.0}),
-    "stc": ({"weighting": "uniform", "feedback": Full()}, {"fraction": 0.01, "scope": "global"}),
+    "mean-threshold": ({"weighting": "uniform", "feedback": ErrorFeedback()}, {"multiplier": 1.0}),
+    "percentile": ({"weighting": "uniform", "feedback": ErrorFeedback()}, {"percentile": 90.0}),
+    "stc": ({"weighting": "uniform", "feedback": ErrorFeedback()}, {"fraction": 0.01, "scope": "global"}),
     "dgc": (
         {"weighting": "uniform", "feedback": MomentumCorrected(0.5)},
         {"fraction": 0.01, "momentum": 0.5, "clip_norm": 0.0, "warmup": 4, "start": 0.25},
     ),
-    "adacomp": ({"weighting": "uniform", "feedback": Full()}, {"conv_bin": 50, "bin": 500}),
-    "uniform": ({"weighting": "uniform", "feedback": Full()}, {"step": 2.0, "dead_zone": 0.6, "scope": "global"}),
+    "adacomp": ({"weighting": "uniform", "feedback": ErrorFeedback()}, {"conv_bin": 50, "bin": 500}),
+    "uniform": (
+        {"weighting": "uniform", "feedback": ErrorFeedback()},
+        {"step": 2.0, "dead_zone": 0.6, "scope": "global"},
+    ),
     "qsgd": (EXAMPLES | {"contractive": False}, {"levels": 16, "bucket": 512, "norm": "l2"}),
     "eden": (EXAMPLES, {}),
     "fedadam": (
@@ -94,17 +105,17 @@ PARTS = {
     ),
     "fedcom": (EXAMPLES | {"contractive": False}, {"levels": 64, "gamma": 1.0}),
     "fedcomgate": (EXAMPLES | {"contractive": False}, {"levels": 512, "gamma": 1.0}),
-    "scaled-feedback": (UNIFORM | {"feedback": Scaled(1.0)}, {"fraction": 0.01, "kappa": 1.0}),
-    "sa-pef": (UNIFORM | {"feedback": Full()}, {"fraction": 0.01, "alpha": 0.5}),
+    "scaled-feedback": (UNIFORM | {"feedback": ScaledErrorFeedback(1.0)}, {"fraction": 0.01, "kappa": 1.0}),
+    "sa-pef": (UNIFORM | {"feedback": ErrorFeedback()}, {"fraction": 0.01, "alpha": 0.5}),
     "econtrol": (UNIFORM | {"feedback": ErrorControlled(0.1)}, {"fraction": 0.1, "eta": 0.1, "lr": 1.0}),
     "ef21": (UNIFORM | {"feedback": Shifted(1.0, 0.5)}, {"fraction": 0.1, "new": 0.5, "lr": 1.0}),
     "soteriafl": (
         UNIFORM | {"feedback": Shifted((39 / 16000) ** 0.5), "contractive": False},
         {"fraction": 0.05, "gamma": None, "lr": 1.0},
     ),
-    "jointsq": (UNIFORM | {"feedback": Full(), "contractive": False}, {"ratio": 0.032}),
+    "jointsq": (UNIFORM | {"feedback": ErrorFeedback(), "contractive": False}, {"ratio": 0.032}),
     "fedfq": (EXAMPLES | {"contractive": False}, {"ratio": 0.032, "solver": "greedy"}),
-    "powersgd": (UNIFORM | {"feedback": Full()}, {"rank": 4}),
+    "powersgd": (UNIFORM | {"feedback": ErrorFeedback()}, {"rank": 4}),
     "drive": (EXAMPLES, {"scale": "unbiased"}),
     "fetchsgd": (
         UNIFORM | {"contractive": False},
@@ -115,7 +126,7 @@ PARTS = {
         {"kept": 32, "momentum": 0.999, "lr": 0.003},
     ),
     "sobaa": (
-        UNIFORM | {"feedback": Full()},
+        UNIFORM | {"feedback": ErrorFeedback()},
         {"fraction": 0.2, "power": 1.0, "noise": 0.1, "silent": 0.1, "estimate": "mean"},
     ),
     "spafl": (UNIFORM, {"penalty": 0.002}),
@@ -131,7 +142,7 @@ def test_the_papers_six_methods_are_there():
 def test_the_parts_and_options_of_each_method(name):
     method, (parts, options) = fedsparq.method(name), PARTS[name]
     assert dict(method.options) == options
-    usual = {"feedback": Off(), "weighting": "examples", "optimizer": Step(), "contractive": True, "config": {}}
+    usual = {"feedback": NoFeedback(), "weighting": "examples", "optimizer": Step(), "contractive": True, "config": {}}
     found = {
         "feedback": method.feedback,
         "weighting": getattr(method.aggregator, "weighting", "uniform"),
@@ -159,7 +170,7 @@ def test_options_of_0_leave_their_parts_out():
 
 def test_rounding_decides_how_the_adaptive_method_remembers():
     method = fedsparq.method("fedsparq-adaptive", rounding="nearest")
-    assert method.feedback == Full()
+    assert method.feedback == ErrorFeedback()
     assert method.traits.is_contractive
 
 

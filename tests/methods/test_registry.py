@@ -1,6 +1,5 @@
 """Methods by name: registered, from a file of the working folder, installed; and what a node takes from the wire."""
 
-import doctest
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -394,13 +393,6 @@ def test_server_parts_by_name(folder: Path) -> None:
         registry.aggregator("mean", rate=1)
     with pytest.raises(OptionError, match="unknown aggregator 'median': choose from mean"):
         registry.aggregator("median")
-
-
-@pytest.mark.parametrize("module", [registry])
-def test_examples_run(module: Any) -> None:
-    found = doctest.testmod(module)
-    assert found.attempted
-    assert not found.failed
 
 
 @pytest.mark.parametrize(("spelling", "name"), [("top-k", "top-10"), ("random-k", "random-10")])

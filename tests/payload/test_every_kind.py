@@ -27,7 +27,7 @@ FORMAT = Path(fedsparq.wire.__file__).with_name("FORMAT.md")
 
 
 def test_every_kind_is_here() -> None:
-    assert {type(kind) for kind, _ in RAW_BYTES.values()} == {values.kind_of(code, "w") for code in codes()}
+    assert {type(kind) for kind, _ in RAW_BYTES.values()} == {values.value_kind(code, "w") for code in codes()}
 
 
 def codes() -> set[int]:

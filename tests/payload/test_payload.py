@@ -193,7 +193,7 @@ def test_sparse_takes_a_plain_list_and_every_second_value_of_an_array():
         ([-1, 2], [1, 2], "index -1 is out of range"),
         ([2**40], [1], "out of range"),
         (np.array([2**64 - 1], np.uint64), [1], "out of range"),
-        ([0.0, 1.0], [1, 2], "whole numbers"),
+        ([0.0, 1.0], [1, 2], "integers"),
         ([True, False], [1, 2], "flatnonzero"),
         ([[0, 1]], [1, 2], r"\[1, 2\]"),
         ([0, 1], [1], r"float32\[2\]"),
@@ -243,8 +243,8 @@ def test_a_dense_payload_has_the_values_of_each_layer():
 @pytest.mark.parametrize(
     ("indices", "message"),
     [
-        ([2, 0, 4], "index 0 follows index 2; indices must rise"),
-        ([0, 0, 4], "index 0 follows index 0; indices must rise"),
+        ([2, 0, 4], "index 0 follows index 2; indices must strictly increase"),
+        ([0, 0, 4], "index 0 follows index 0; indices must strictly increase"),
         ([0, 2, 5], "index 5 is out of range; this layout has 5 coordinates"),
     ],
 )

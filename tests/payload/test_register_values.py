@@ -5,7 +5,7 @@ import pytest
 from fedsparq.errors import OptionError, WireError
 from fedsparq.payload import Codebook, Float32Values, Values, register_values
 from fedsparq.payload import values as values_module
-from fedsparq.payload.values import kind_of
+from fedsparq.payload.values import value_kind
 
 
 @pytest.fixture(autouse=True)
@@ -21,7 +21,7 @@ def kind(code, name="Own"):
 def test_a_free_code(code):
     own = kind(code)
     assert register_values(own) is own
-    assert kind_of(code, "a") is own
+    assert value_kind(code, "a") is own
 
 
 @pytest.mark.parametrize("code", [0, 1, 6, 11, 63, 67, 71, 251, 255, 256, -1, "64", None, 64.0])
@@ -40,7 +40,7 @@ def test_a_class_that_is_defined_again_takes_its_own_place():
     register_values(kind(64))
     again = kind(64)
     register_values(again)
-    assert kind_of(64, "a") is again
+    assert value_kind(64, "a") is again
 
 
 def test_what_is_no_kind_of_value():
@@ -59,6 +59,6 @@ def test_what_is_no_kind_of_value():
 
 
 def test_every_third_code_is_a_codebook_and_an_unknown_one_is_named():
-    assert {kind_of(code, "a") for code in range(3, 256, 4)} == {Codebook}
+    assert {value_kind(code, "a") for code in range(3, 256, 4)} == {Codebook}
     with pytest.raises(WireError, match=r"'conv'.*code 200"):
-        kind_of(200, "conv")
+        value_kind(200, "conv")

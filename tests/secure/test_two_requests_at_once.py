@@ -24,7 +24,7 @@ from fedsparq.lab.engines.flower import GridEngine
 from fedsparq.lab.experiments.flower_app import client_app
 from fedsparq.lab.experiments.run import run
 from fedsparq.lab.specs import RunSpec, check
-from fedsparq.secure.messages import Survivors, Unmasking, kind_of
+from fedsparq.secure.messages import Confirmed, Survivors, kind_of
 from inprocess_grid import InProcessGrid
 
 CLIENTS, TRIALS = 4, 10
@@ -72,7 +72,7 @@ def two_at_once(kind: str) -> Any:
     return ProcessPoolExecutor(2, spawn, share, (spawn.Barrier(2),))
 
 
-def before_unmasking(folder: Path) -> bytes:
+def before_signing(folder: Path) -> bytes:
     """Play a secure sum of four nodes. Client 0's state just before it is told who is alive is kept in `kept`; the
     request that tells it is returned."""
     requests = []
@@ -103,20 +103,20 @@ def trials(folder: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("kind", ["threads", "processes"])
-def test_one_client_never_gives_both_shares_of_a_neighbour(tmp_path: Path, kind: str) -> None:
-    request, given = before_unmasking(tmp_path), []
-    alive = Survivors.decode(request).alive
-    gone = max(alive)
-    lie = Survivors(alive - {gone}, frozenset({gone})).encode()
+def test_one_client_never_signs_two_stories(tmp_path: Path, kind: str) -> None:
+    request, given = before_signing(tmp_path), []
+    told = Survivors.decode(request)
+    gone = max(told.alive)
+    lie = Survivors(told.alive - {gone}, {c: s for c, s in told.signatures.items() if c != gone}).encode()
     with two_at_once(kind) as pool:
         for trial in trials(tmp_path):
             answers = [*pool.map(partial(ask_together, trial), (request, lie)), ask(trial, request), ask(trial, lie)]
-            given.append({Unmasking.decode(each).shares[gone] for each in answers if each is not None})
+            given.append({Confirmed.decode(each).signature for each in answers if each is not None})
     assert [len(each) for each in given] == [1] * TRIALS
 
 
 def test_the_same_request_twice_at_once_gets_the_same_bytes(tmp_path: Path) -> None:
-    request = before_unmasking(tmp_path)
+    request = before_signing(tmp_path)
     with two_at_once("threads") as pool:
         for trial in trials(tmp_path):
             first, second = pool.map(partial(ask_together, trial), (request, request))

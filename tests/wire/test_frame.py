@@ -86,7 +86,7 @@ def test_cut_or_lengthened_anywhere(name):
             refused(with_checksum(blob[:length]), layout)
     refused(blob + b"\0", layout, "checksum")
     refused(with_new_checksum(blob + b"\0"), layout)
-    refused(with_checksum(blob[:-8] + b"\0"), layout, "behind the end")
+    refused(with_checksum(blob[:-8] + b"\0"), layout, "1 trailing")
 
 
 @pytest.mark.parametrize("name", ["fedavg", "float16", "fedpaq", "random-10", "top-10", "fedsparq"])

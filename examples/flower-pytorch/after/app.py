@@ -7,12 +7,12 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from task import accuracy, new_model, train_on_part
 
-from fedsparq.flower import Compressed, compress
+from fedsparq.flower import FedSparQ, compress
 
-app = ClientApp()
+app = ClientApp(mods=[compress("fedsparq")])
 
 
-@app.train(mods=[compress("fedsparq")])
+@app.train()
 def train(msg: Message, context: Context) -> Message:
     model = new_model()
     model.load_state_dict(msg.content["arrays"].to_torch_state_dict())
@@ -31,7 +31,7 @@ server = ServerApp()
 @server.main()
 def main(grid: Grid, context: Context) -> None:
     torch.manual_seed(0)
-    strategy = Compressed(FedAvg(fraction_evaluate=0.0), downlink="fedsparq")
+    strategy = FedSparQ(FedAvg(fraction_evaluate=0.0), downlink="fedsparq")
     strategy.start(
         grid,
         ArrayRecord(new_model().state_dict()),

@@ -40,7 +40,7 @@ class BufferMean:
 def robust_buffers(
     buffers: Sequence[Buffers | None], weights: NDArray[np.float64], plain: bool = False
 ) -> Buffers | None:
-    """Of statistics `robust_mean`, of counters the median. `plain`: the mean, and the largest."""
+    """Return `robust_mean` of statistics, and the median of counters. `plain`: the mean, and the largest."""
     found = [(each, weight) for each, weight in zip(buffers, weights, strict=True) if each is not None]
     if not found:
         return None
@@ -48,12 +48,12 @@ def robust_buffers(
     counters = np.stack([each.counters for each, _ in found])
     own = np.array([weight for _, weight in found])
     mean = weighted_mean(statistics, own) if plain else robust_mean(statistics, own)
-    return Buffers(mean.astype(np.float32), counters.max(axis=0) if plain else middle(counters))
+    return Buffers(mean.astype(np.float32), counters.max(axis=0) if plain else lower_median(counters))
 
 
 def robust_mean(values: NDArray[np.float64], weights: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The mean of rows by weight, each moved towards their coordinate-wise median until it is no farther from it than
-    twice the median distance.
+    """Return the mean of rows by weight, each moved towards their coordinate-wise median until it is no farther from it
+    than twice the median distance.
 
     Every client sends all statistics, so a coordinate-wise median makes sense. What is moved lies between a client's
     row and the median, so a variance stays one.
@@ -67,14 +67,14 @@ def robust_mean(values: NDArray[np.float64], weights: NDArray[np.float64]) -> ND
 
 
 def weighted_mean(values: NDArray[np.float64], weights: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The mean of rows by weight; all alike where no weight is above zero."""
+    """Return the mean of rows by weight; uniform if no weight is above zero."""
     total = weights.sum()
     share = weights / total if total > 0 else np.full(len(weights), 1 / len(weights))
     mean: NDArray[np.float64] = share @ values
     return mean
 
 
-def middle(counters: NDArray[Any]) -> NDArray[Any]:
-    """The (lower) median of each column."""
+def lower_median(counters: NDArray[Any]) -> NDArray[Any]:
+    """Return the lower median of each column."""
     lower: NDArray[Any] = np.sort(counters, axis=0)[(len(counters) - 1) // 2]
     return lower

@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from fedsparq.aggregate.rounds import CollectedRound, Held, Numbers, aggregate
+from fedsparq.aggregate.rounds import BufferedRound, BufferedUpdate, Float64s, aggregate
 from fedsparq.layout import Arrays, Layout, Vector
 from fedsparq.options import Count, NonNegative, component
 from fedsparq.payload import Payload
@@ -35,22 +35,27 @@ class CenteredClipping:
         rounds: Arrays = {"rounds": np.zeros(1, np.int64)}
         return rounds | ({"center": np.zeros(layout.size, np.float32)} if self.center == "last" else {})
 
-    def open(self, layout: Layout, state: Arrays) -> CollectedRound[Held]:
+    def open(self, layout: Layout, state: Arrays) -> BufferedRound[BufferedUpdate]:
         center = state.get("center")
-        return CollectedRound(
-            self._decide, layout, state, lambda u: Held.of(u, 0.0 if center is None else u.payload.dot(center))
+        return BufferedRound(
+            self._aggregate,
+            layout,
+            state,
+            lambda u: BufferedUpdate.of(u, 0.0 if center is None else u.payload.dot(center)),
         )
 
-    def _decide(self, held: Sequence[Held], layout: Layout, state: Arrays) -> Aggregate:
-        """Each update is read once: what lies within the expected radius is added up as it is, what lies beyond by its
-        direction. Buckets that the radius, once it is known, puts on the other side are read again."""
+    def _aggregate(self, held: Sequence[BufferedUpdate], layout: Layout, state: Arrays) -> Aggregate:
+        """Read each update once, and add it up: unchanged within the expected radius, by its direction beyond. Read
+        again the buckets that the radius, once it is known, puts on the other side."""
         center, count = state.get("center"), len(held)
-        buckets = [[held[at] for at in bucket] for bucket in _dealt(count, self.bucket, int(state["rounds"][0]))]
+        buckets = [
+            [held[at] for at in bucket] for bucket in _random_buckets(count, self.bucket, int(state["rounds"][0]))
+        ]
         length = float(np.dot(center, center)) if center is not None else 0.0
         expected = self.radius or float(np.median([_distance(bucket, 0.0, length) for bucket in buckets]))
         near, far = np.zeros(layout.size, np.float32), np.zeros(layout.size, np.float32)
         scratch = np.zeros(layout.size if self.bucket > 1 else 0, np.float32)
-        distances: Numbers = np.empty(len(buckets))
+        distances: Float64s = np.empty(len(buckets))
         for number, bucket in enumerate(buckets):
             payloads = [each.payload() for each in bucket]
             distances[number] = distance = _distance(bucket, _products(payloads, scratch), length)
@@ -68,7 +73,7 @@ class CenteredClipping:
             added = radius / distance if distance > expected else 1.0
             for each in bucket if added != share else ():
                 each.payload().add_to(mean, (share - added) / count)
-        shares: Numbers = np.array([kept[each.client] for each in held])
+        shares: Float64s = np.array([kept[each.client] for each in held])
         after: Arrays = {"rounds": state["rounds"] + 1}
         if center is not None:
             mean += np.float32(1 - shares.mean()) * center
@@ -77,22 +82,22 @@ class CenteredClipping:
 
 
 def clipped_mean(radius: NonNegative = 1.0) -> CenteredClipping:
-    """The mean of updates, each cut to the radius (0: the round's median norm): SparseFed's clip, made by the server.
+    """Clip each update to the radius (0: the round's median norm), then average: SparseFed's clip, by the server.
 
     What is cut stays with clients that have error feedback. Centered clipping around zero.
     """
     return CenteredClipping(radius, 1, "zero")
 
 
-def _dealt(count: int, size: int, number: int) -> Iterator[list[int]]:
-    """Buckets of `size`, the last one perhaps smaller, at random by the round."""
+def _random_buckets(count: int, size: int, number: int) -> Iterator[list[int]]:
+    """Draw buckets of `size`, the last one perhaps smaller, at random by the round."""
     order = np.random.default_rng([number, 10]).permutation(count) if size > 1 else np.arange(count)
     for start in range(0, count, size):
         yield [int(at) for at in order[start : start + size]]
 
 
 def _products(payloads: Sequence[Payload], scratch: Vector) -> float:
-    """The sum of inner products of each pair. `scratch` is zero, and is so again afterwards."""
+    """Return the sum of inner products of each pair. `scratch` is zero, and is so again afterwards."""
     total = 0.0
     for number, payload in enumerate(payloads[1:]):
         payloads[number].add_to(scratch)
@@ -104,8 +109,8 @@ def _products(payloads: Sequence[Payload], scratch: Vector) -> float:
     return total
 
 
-def _distance(bucket: Sequence[Held], products: float, length: float) -> float:
-    """How far the mean of some updates is from the center, whose squared norm is `length`."""
+def _distance(bucket: Sequence[BufferedUpdate], products: float, length: float) -> float:
+    """Return the distance of the mean of some updates from the center, whose squared norm is `length`."""
     size = len(bucket)
     square = sum(held.norm**2 for held in bucket) + 2 * products
-    return float(np.sqrt(max(square / size**2 - 2 * sum(held.seen for held in bucket) / size + length, 0.0)))
+    return float(np.sqrt(max(square / size**2 - 2 * sum(held.summary for held in bucket) / size + length, 0.0)))

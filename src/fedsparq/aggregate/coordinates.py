@@ -9,37 +9,34 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from fedsparq.aggregate.rounds import CollectedRound, Held, aggregate
+from fedsparq.aggregate.rounds import BufferedRound, BufferedUpdate, aggregate
 from fedsparq.layout import Arrays, Layout, Vector
 from fedsparq.options import component
 from fedsparq.payload import Payload
-from fedsparq.protocols import Aggregate, AggregatorTraits
+from fedsparq.protocols import Aggregate, AggregatorTraits, Stateless
 
 _BLOCK = 1 << 16
 """So many coordinates at a time are looked at across all clients."""
 
 
 @component
-class CoordinateMedian:
+class CoordinateMedian(Stateless):
     """The median of each coordinate. All replies count: what a median leaves out has no owner to go back to."""
 
     traits: ClassVar[AggregatorTraits] = AggregatorTraits(requires_common_support=True)
 
-    def init(self, layout: Layout) -> Arrays:
-        return {}
+    def open(self, layout: Layout, state: Arrays) -> BufferedRound[BufferedUpdate]:
+        return BufferedRound(self._aggregate, layout, state, BufferedUpdate.of)
 
-    def open(self, layout: Layout, state: Arrays) -> CollectedRound[Held]:
-        return CollectedRound(self._decide, layout, state, Held.of)
-
-    def _decide(self, held: Sequence[Held], layout: Layout, state: Arrays) -> Aggregate:
+    def _aggregate(self, held: Sequence[BufferedUpdate], layout: Layout, state: Arrays) -> Aggregate:
         mean = np.empty(layout.size, np.float32)
         for span, block in _blocks(held, layout):
             mean[span] = self._middle(block)
         return aggregate(held, mean, np.full(len(held), 1 / len(held)), state, plain=self._is_mean(len(held)))
 
     def _middle(self, block: Vector) -> Vector:
-        middle: Vector = np.median(block, axis=0).astype(np.float32)
-        return middle
+        lower_median: Vector = np.median(block, axis=0).astype(np.float32)
+        return lower_median
 
     def _is_mean(self, count: int) -> bool:
         return False
@@ -59,8 +56,8 @@ class TrimmedMean(CoordinateMedian):
         cut = self._cut(len(block))
         if cut:
             block = np.partition(block, (cut, len(block) - cut - 1), axis=0)[cut : len(block) - cut]
-        middle: Vector = block.mean(axis=0, dtype=np.float64).astype(np.float32)
-        return middle
+        lower_median: Vector = block.mean(axis=0, dtype=np.float64).astype(np.float32)
+        return lower_median
 
     def _is_mean(self, count: int) -> bool:
         return self._cut(count) == 0
@@ -69,8 +66,8 @@ class TrimmedMean(CoordinateMedian):
         return min(int(np.ceil(self.trim * count)), (count - 1) // 2)
 
 
-def _blocks(held: Sequence[Held], layout: Layout) -> Iterator[tuple[slice, Vector]]:
-    """The values of all clients at some coordinates at a time: float32[clients, coordinates]; 0 where none was sent."""
+def _blocks(held: Sequence[BufferedUpdate], layout: Layout) -> Iterator[tuple[slice, Vector]]:
+    """Return the values of all clients, some coordinates at a time: float32[clients, coordinates]; 0 if not sent."""
     payloads = [each.payload() for each in held]
     for number, tensor in enumerate(layout.parameters):
         layers = []
@@ -90,6 +87,6 @@ def _blocks(held: Sequence[Held], layout: Layout) -> Iterator[tuple[slice, Vecto
 
 
 def _own_indices(payload: Payload, number: int) -> NDArray[np.int64]:
-    """The coordinates of a layer that were sent, counted from its start."""
+    """Return the coordinates of a layer that were sent, counted from its start."""
     layer = list(payload.layers())[number]
     return layer.indices.astype(np.int64) - layer.start

@@ -8,18 +8,18 @@ from typing import Any
 import numpy as np
 
 from fedsparq.aggregate.buffers import robust_buffers
-from fedsparq.aggregate.rounds import shares_of
+from fedsparq.aggregate.rounds import split_shares
 from fedsparq.errors import OptionError
 from fedsparq.layout import Arrays, Buffers, Layout, Vector
 from fedsparq.options import Count, component
-from fedsparq.protocols import Aggregate, Update
+from fedsparq.protocols import Aggregate, Stateless, Update
 
 TrainClean = Callable[[Vector, Buffers | None, int], Vector]
 """The update that the server makes on a small clean set of its own, from a model in a round."""
 
 
 @component
-class FLTrust:
+class FLTrust(Stateless):
     """The mean of the updates, each cut or stretched to the length of the server's own, weighted by its cosine with it.
 
     Args:
@@ -29,9 +29,6 @@ class FLTrust:
 
     examples: Count = 100
     train: Callable[..., Any] | None = None
-
-    def init(self, layout: Layout) -> Arrays:
-        return {}
 
     def open(self, layout: Layout, state: Arrays) -> _Trusting:
         if self.train is None:
@@ -50,7 +47,7 @@ class _Trusting:
         self._buffers: dict[int, Buffers | None] = {}
 
     def begin(self, vector: Vector, buffers: Buffers | None, number: int) -> None:
-        """The server makes its own update."""
+        """Train the server's own update."""
         self._own = np.asarray(self._train(vector, buffers, number), np.float32)
         self._norm = float(np.linalg.norm(self._own.astype(np.float64)))
 
@@ -68,6 +65,6 @@ class _Trusting:
     def close(self) -> Aggregate:
         clients = sorted(self._weights)
         weights = np.array([self._weights[client] for client in clients]) / (self._trust or 1.0)
-        shares, let_go = shares_of(clients, weights * len(clients))
+        shares, let_go = split_shares(clients, weights * len(clients))
         buffers = robust_buffers([self._buffers[client] for client in clients], weights)
         return Aggregate(self._total / np.float32(self._trust or 1.0), shares, buffers, self._state, let_go)

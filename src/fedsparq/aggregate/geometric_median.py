@@ -6,14 +6,21 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedsparq.aggregate.rounds import CollectedRound, Held, Numbers, aggregate, dots, weighted_sum
+from fedsparq.aggregate.rounds import (
+    BufferedRound,
+    BufferedUpdate,
+    Float64s,
+    aggregate,
+    dots,
+    weighted_sum,
+)
 from fedsparq.layout import Arrays, Layout
 from fedsparq.options import Count, Positive, component
-from fedsparq.protocols import Aggregate
+from fedsparq.protocols import Aggregate, Stateless
 
 
 @component
-class GeometricMedian:
+class GeometricMedian(Stateless):
     """The point with the least sum of distances to the updates, by smoothed Weiszfeld steps from zero.
 
     RFA's authors start from the mean. One endless update moves that at will, and each step only takes a part of the way
@@ -27,14 +34,11 @@ class GeometricMedian:
     steps: Count = 3
     smoothing: Positive = 0.1
 
-    def init(self, layout: Layout) -> Arrays:
-        return {}
+    def open(self, layout: Layout, state: Arrays) -> BufferedRound[BufferedUpdate]:
+        return BufferedRound(self._aggregate, layout, state, BufferedUpdate.of)
 
-    def open(self, layout: Layout, state: Arrays) -> CollectedRound[Held]:
-        return CollectedRound(self._decide, layout, state, Held.of)
-
-    def _decide(self, held: Sequence[Held], layout: Layout, state: Arrays) -> Aggregate:
-        norms: Numbers = np.array([each.norm for each in held])
+    def _aggregate(self, held: Sequence[BufferedUpdate], layout: Layout, state: Arrays) -> Aggregate:
+        norms: Float64s = np.array([each.norm for each in held])
         weights = self._weights(norms)
         point = weighted_sum(held, weights, layout)
         for _ in range(self.steps - 1):
@@ -43,9 +47,9 @@ class GeometricMedian:
             point = weighted_sum(held, weights, layout)
         return aggregate(held, point, weights, state)
 
-    def _weights(self, distances: Numbers) -> Numbers:
-        """Each update by the inverse of its distance; where most lie on the point itself, these alone."""
+    def _weights(self, distances: Float64s) -> Float64s:
+        """Weigh each update by the inverse of its distance; if most lie on the point itself, these alone."""
         least = self.smoothing * float(np.median(distances))
         weights = 1 / np.maximum(distances, least) if least else (distances == 0).astype(np.float64)
-        shares: Numbers = weights / weights.sum()
+        shares: Float64s = weights / weights.sum()
         return shares

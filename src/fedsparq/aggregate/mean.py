@@ -7,11 +7,11 @@ import numpy as np
 from fedsparq.aggregate.rounds import CountedRound
 from fedsparq.layout import Arrays, Layout
 from fedsparq.options import component
-from fedsparq.protocols import Aggregate, AggregatorTraits, Update, Weighting
+from fedsparq.protocols import Aggregate, AggregatorTraits, Stateless, Update, Weighting
 
 
 @component
-class Mean:
+class Mean(Stateless):
     """Weighted by each client's number of examples, as FedAvg does, or all alike.
 
     Updates are added up as they come: memory does not grow with the number of clients.
@@ -22,9 +22,6 @@ class Mean:
     @property
     def traits(self) -> AggregatorTraits:
         return AggregatorTraits(weighting=self.weighting)
-
-    def init(self, layout: Layout) -> Arrays:
-        return {}
 
     def open(self, layout: Layout, state: Arrays) -> _RunningMean:
         return _RunningMean(layout, state)

@@ -8,7 +8,7 @@ anything. It comes from the system's random source and is drawn once, when the r
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import field, replace
 
 import numpy as np
@@ -115,6 +115,8 @@ class _PrivateSum:
         return Aggregate(mean, self._shares, None, state)
 
 
-def most_participations(state: Arrays) -> int:
-    """In how many rounds that client counted which counted most often."""
-    return int(state[_PARTICIPATIONS].max(initial=0))
+def most_participations(state: Arrays, asked: Collection[int] = ()) -> int:
+    """In how many rounds that client counted which counted most often; if these were asked and counted once more."""
+    counted = state[_PARTICIPATIONS].copy()
+    counted[list(asked)] += 1
+    return int(counted.max(initial=0))

@@ -17,42 +17,42 @@ from fedsparq.aggregate.buffers import BufferMean, robust_buffers
 from fedsparq.errors import OptionError
 from fedsparq.layout import Arrays, Buffers, Layout, Vector
 from fedsparq.payload import Payload
-from fedsparq.protocols import Aggregate, AggregatorTraits, Update, Weighting
+from fedsparq.protocols import Aggregate, AggregatorTraits, Stateless, Update, Weighting
 
-MOST_PUT_BACK = 0.5
-"""At most this share of a reply goes back to its client; what a rule counts less than the rest is let go. A client that
-is always clipped, or never chosen, would otherwise owe more each round, without end."""
+MAX_RETURNED_SHARE = 0.5
+"""The largest share of a reply that returns to its client's residual; what a rule counts less is discarded. Otherwise
+the residual of a client that is always clipped, or never chosen, would grow without bound."""
 
-Numbers = NDArray[np.float64]
+Float64s = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Held:
-    """An update of a round under way."""
+class BufferedUpdate:
+    """An update that is held until its round closes."""
 
     client: int
     norm: float
     buffers: Buffers | None
     payload: Callable[[], Payload]
-    seen: Any = None
-    """What the rule took of it when it came."""
+    summary: Any = None
+    """What the rule computed from it on arrival."""
     weight: float = 1.0
 
     @classmethod
-    def of(cls, update: Update, seen: Any = None) -> Held:
+    def of(cls, update: Update, summary: Any = None) -> BufferedUpdate:
         """Hold an update as bytes where these are available, and otherwise as it is."""
         payload = update.payload
         again = update.reread or (lambda: payload)
-        return cls(update.client, payload.norm, payload.buffers, again, seen, update.weight)
+        return cls(update.client, payload.norm, payload.buffers, again, summary, update.weight)
 
 
-Item = TypeVar("Item", Held, Update)
+Item = TypeVar("Item", BufferedUpdate, Update)
 Rule = Callable[[Sequence[Update], Layout], tuple[Any, Mapping[int, float]]]
 """From all updates to their mean and, by client, the share of each reply that counted."""
 
 
 class CountedRound:
-    """What accumulators share that take updates in as they come: the shares, and the mean of buffers."""
+    """Base of accumulators that add updates as they arrive: the shares, and the mean of buffers."""
 
     def __init__(self, layout: Layout, state: Arrays) -> None:
         self.layout, self.state = layout, state
@@ -64,7 +64,7 @@ class CountedRound:
         self.buffers.add(update.payload.buffers, weight * share)
 
 
-class CollectedRound(Generic[Item]):
+class BufferedRound(Generic[Item]):
     """The accumulator of a rule that needs all updates, in the order of their clients. `hold` makes of an update what
     is held until then."""
 
@@ -87,7 +87,7 @@ class CollectedRound(Generic[Item]):
 
 
 @dataclass(frozen=True)
-class WholeRound:
+class WholeRound(Stateless):
     """See `whole_round`."""
 
     rule: Rule
@@ -97,11 +97,8 @@ class WholeRound:
     def traits(self) -> AggregatorTraits:
         return AggregatorTraits(weighting=self.weighting)
 
-    def init(self, layout: Layout) -> Arrays:
-        return {}
-
-    def open(self, layout: Layout, state: Arrays) -> CollectedRound[Update]:
-        return CollectedRound(self._aggregate, layout, state, lambda update: update)
+    def open(self, layout: Layout, state: Arrays) -> BufferedRound[Update]:
+        return BufferedRound(self._aggregate, layout, state, lambda update: update)
 
     def _aggregate(self, updates: Sequence[Update], layout: Layout, state: Arrays) -> Aggregate:
         name = getattr(self.rule, "__name__", type(self.rule).__name__)
@@ -116,7 +113,7 @@ class WholeRound:
 
 
 def whole_round(rule: Rule, weighting: Weighting = "uniform") -> WholeRound:
-    """An aggregator from a function of all updates: ``rule(updates, layout) -> (mean, shares)``.
+    """Build an aggregator from a function of all updates: ``rule(updates, layout) -> (mean, shares)``.
 
     Shares go from 0 (did not count) to 1, one for each client; the rest of a reply goes back to its client's residual.
     Statistics such as BatchNorm's are averaged by weight times share.
@@ -130,8 +127,8 @@ def whole_round(rule: Rule, weighting: Weighting = "uniform") -> WholeRound:
     return WholeRound(rule, weighting)
 
 
-def weighted_sum(held: Sequence[Held], weights: Numbers, layout: Layout) -> Vector:
-    """The sum of weight times update."""
+def weighted_sum(held: Sequence[BufferedUpdate], weights: Float64s, layout: Layout) -> Vector:
+    """Return the sum of weight times update."""
     total = np.zeros(layout.size, np.float32)
     for each, weight in zip(held, weights, strict=True):
         if weight:
@@ -139,39 +136,39 @@ def weighted_sum(held: Sequence[Held], weights: Numbers, layout: Layout) -> Vect
     return total
 
 
-def dots(held: Sequence[Held], vector: Vector) -> Numbers:
-    """The inner product of each update with a vector."""
+def dots(held: Sequence[BufferedUpdate], vector: Vector) -> Float64s:
+    """Return the inner product of each update with a vector."""
     return np.array([each.payload().dot(vector) for each in held])
 
 
 def aggregate(
-    held: Sequence[Held],
+    held: Sequence[BufferedUpdate],
     mean: Vector,
-    weights: Numbers,
+    weights: Float64s,
     state: Arrays | None = None,
     *,
-    counted: Numbers | None = None,
+    counted: Float64s | None = None,
     plain: bool = False,
 ) -> Aggregate:
-    """What a rule found, given the weight of each update in the mean, and which share of it `counted`: if not given, a
-    weight of 1 / n is all of it.
-
-    `plain` says that the rule bounds nothing: then statistics are averaged without bounds too.
+    """Return the result of a rule, given the weight of each update in the mean, and which share of it `counted`: if not
+    given, a weight of 1 / n is all of it. With `plain`, statistics are averaged without bounds.
     """
-    shares, let_go = shares_of([each.client for each in held], weights * len(held) if counted is None else counted)
+    shares, let_go = split_shares([each.client for each in held], weights * len(held) if counted is None else counted)
     buffers = robust_buffers([each.buffers for each in held], weights, plain)
     return Aggregate(mean, shares, buffers, state or {}, let_go)
 
 
-def shares_of(clients: Sequence[int], counted: Numbers) -> tuple[Mapping[int, float], Mapping[int, float]]:
-    """The share of each reply that counted, and what is let go of it."""
+def split_shares(clients: Sequence[int], counted: Float64s) -> tuple[Mapping[int, float], Mapping[int, float]]:
+    """Return the share of each reply that counted, and the share that is discarded."""
     shares = {client: float(min(1.0, max(0.0, share))) for client, share in zip(clients, counted, strict=True)}
-    let_go = {client: 1 - MOST_PUT_BACK - share for client, share in shares.items() if share < 1 - MOST_PUT_BACK}
+    let_go = {
+        client: 1 - MAX_RETURNED_SHARE - share for client, share in shares.items() if share < 1 - MAX_RETURNED_SHARE
+    }
     return shares, let_go
 
 
 def check_mean(name: str, mean: Any, size: int) -> Vector:
-    """The mean as float32, or an error that names the aggregator."""
+    """Return the mean as float32; OptionError, which names the aggregator, unless it is finite and of this size."""
     with np.errstate(all="ignore"):
         vector: Vector = np.asarray(mean, np.float32)
         sound = vector.shape == (size,) and np.isfinite(vector @ vector)
@@ -181,7 +178,7 @@ def check_mean(name: str, mean: Any, size: int) -> Vector:
 
 
 def check_shares(name: str, shares: Mapping[int, float], clients: Collection[int]) -> dict[int, float]:
-    """The shares as plain numbers, or an error that names the aggregator."""
+    """Return the shares as floats; OptionError, which names the aggregator, unless each client has one."""
     if set(shares) != set(clients) or not all(0 <= share <= 1 for share in shares.values()):
         raise OptionError(f"aggregator {name!r} must give each client of the round a share from 0 to 1: {shares}")
     return {client: float(share) for client, share in shares.items()}

@@ -42,7 +42,7 @@ class Support:
         }
 
     def count(self, layout: Layout) -> int:
-        """How many coordinates a round is about."""
+        """Return how many coordinates a round is about."""
         return min(layout.size, max(1, round(self.fraction * layout.size)))
 
     def plan(self, layout: Layout, state: Arrays) -> RoundPlan:
@@ -57,7 +57,7 @@ class Support:
         return RoundPlan(support, float(state["step"][0]))
 
     def _small_layers(self, layout: Layout, count: int) -> Indices:
-        """The layers of which one after another, the smallest first, all fit into their share."""
+        """Return the coordinates of the smallest layers that together fit into their share."""
         left, spans = self.small * count, []
         for tensor in sorted(layout.parameters, key=lambda tensor: tensor.size):
             left -= tensor.size
@@ -67,7 +67,7 @@ class Support:
         return np.sort(np.concatenate(spans)) if spans else np.empty(0, np.uint32)
 
     def learn(self, state: Arrays, support: Indices, mean: Vector) -> Arrays:
-        """The state after a round of this mean, on this support. It is public, and what is learnt of it is free."""
+        """Return the state after a round with this mean on this support. The mean is public: no privacy is lost."""
         level = float(np.sqrt(np.mean((mean / state["step"][0]) ** 2, dtype=np.float64)))
         record = state["record"].copy()
         record[support] = self.decay * record[support] + (1 - self.decay) * np.abs(mean)
@@ -76,7 +76,7 @@ class Support:
 
 
 def _largest(record: Vector, count: int) -> Indices:
-    """Where the record is largest; nowhere before anything is known."""
+    """Return where the record is largest; nowhere before anything is known."""
     count = min(count, int(np.count_nonzero(record)))
     if not count:
         return np.empty(0, np.uint32)
@@ -110,7 +110,7 @@ class LevelSum:
         self.levels = np.zeros(self.indices.size, np.int64)
 
     def add(self, update: Update) -> bool:
-        """Whether it is on the round's lattice, and was added."""
+        """Add an update if it is on the round's lattice, and return whether it is."""
         try:
             self.levels += levels_on(self.indices, self.step, update.payload)
         except WireError:

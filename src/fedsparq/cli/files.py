@@ -113,12 +113,13 @@ def _show_stream(path: Path) -> None:
 
     with path.open("rb") as file:
         reader = MessageReader(file)
-        sent = sum(payload.kept for _, payload in reader.payloads())
+        pieces, sent, size = 0, 0, 0
+        for piece, payload in reader.payloads():
+            pieces, sent, size = pieces + 1, sent + payload.kept, size + piece.size
     about = reader.about
-    size = sum(piece.size for piece in about.pieces)
     facts = {"method": about.method.label, "round": about.round, "residual": about.origin, "checksum": reader.checksum}
     facts |= {"bytes": f"{path.stat().st_size:,}", "sent": f"{sent:,} of {size:,} coordinates"}
-    _show(f"{path}: a stream of {len(about.pieces)} messages", facts)
+    _show(f"{path}: a stream of {pieces} messages", facts)
     console.print(_tensor_table(((name, "", shape) for name, shape in about.shapes.items())))
 
 

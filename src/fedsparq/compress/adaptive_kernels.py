@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from fedsparq.compiled import jit
-from fedsparq.payload.kernels import uniform
 
 BINS = 1 << 11
 """Bins that a curve keeps: the 16 powers of two below the largest magnitude. Bin 0 is never sent."""
@@ -17,8 +16,8 @@ BIN_SHIFT = np.uint32(16)
 _MAGNITUDE = np.uint32(0x7FFFFFFF)
 _BLOCK = 64
 
-MOST_LEVELS = 63
-FINE = MOST_LEVELS + 1
+MAX_LEVELS = 63
+UNIFORM = MAX_LEVELS + 1
 """Instead of a number of levels: more than a table holds."""
 _HEADER_BITS, _DRAWN_HEADER_BITS = 8.0, 32.0
 _LEVEL_BITS = 16.0
@@ -44,7 +43,7 @@ def fill_curves(c: Any, bounds: Any, sample: int, curves: Any, bases: Any, peaks
 
 @jit
 def _peak(bits: Any) -> Any:
-    """The bits of the largest magnitude."""
+    """Return the bits of the largest magnitude."""
     most = np.uint32(0)
     for i in range(bits.size):
         most = max(most, bits[i] & _MAGNITUDE)
@@ -76,7 +75,7 @@ def _fill_curve(c: Any, base: int, skip: int, count: Any, total: Any) -> None:
 
 @jit
 def edge_of(bin: int) -> float:
-    """The smallest magnitude of a bin."""
+    """Return the smallest magnitude of a bin."""
     return np.float64(np.uint32(np.uint32(bin) << BIN_SHIFT).view(np.float32))
 
 
@@ -91,7 +90,7 @@ def x_log_x(x: float) -> float:
 
 
 @jit
-def _weigh(count: Any, total: Any, base: int, size: int, bin: int, step: float, lagrange: float, bins: Any) -> Any:
+def _layer_gain(count: Any, total: Any, base: int, size: int, bin: int, step: float, lagrange: float, bins: Any) -> Any:
     """Send what lies in this bin or above, in levels a step apart: (worth, bits, number of levels).
 
     `bins` takes the bins where the levels start.
@@ -104,7 +103,7 @@ def _weigh(count: Any, total: Any, base: int, size: int, bin: int, step: float, 
     edge = edge_of(base + bin)
     while start < BINS and count[start] > 0:
         end = BINS
-        if levels < MOST_LEVELS:
+        if levels < MAX_LEVELS:
             edge += step
             end = min(max(bin_of(edge) - base, start + 1), BINS)
         inside = count[start] - (count[end] if end < BINS else 0.0)
@@ -112,19 +111,19 @@ def _weigh(count: Any, total: Any, base: int, size: int, bin: int, step: float, 
             mass = total[start] - (total[end] if end < BINS else 0.0)
             gain += mass * mass / inside
             bits += _LEVEL_BITS - x_log_x(inside)
-            if levels < MOST_LEVELS:
+            if levels < MAX_LEVELS:
                 bins[levels] = start
             levels += 1
         start = end
-    if levels > MOST_LEVELS:
+    if levels > MAX_LEVELS:
         gain, bits = fine_levels(count, total, base, bin, step, bits_of_indices)
-        levels = FINE
+        levels = UNIFORM
     return gain - lagrange * bits, bits, levels
 
 
 @jit
 def fine_levels(count: Any, total: Any, base: int, start: int, step: float, bits: float) -> Any:
-    """What lies in a bin or above, in any number of levels: (gain, `bits` and those of the levels).
+    """Return (gain, `bits` and those of the levels) of what lies in a bin or above, in any number of levels.
 
     Where bins are wider than a step, levels are finer than bins.
     """
@@ -142,8 +141,8 @@ def fine_levels(count: Any, total: Any, base: int, start: int, step: float, bits
 
 
 @jit
-def _choose(count: Any, total: Any, base: int, size: int, lagrange: float, bins: Any) -> Any:
-    """The best way to send a layer when a bit must gain `lagrange`: (bits, levels); `bins` takes where these start."""
+def _best_levels(count: Any, total: Any, base: int, size: int, lagrange: float, bins: Any) -> Any:
+    """Return (bits, levels) of the best way to send a layer if a bit must gain `lagrange`; `bins` takes the starts."""
     step = STEP * np.sqrt(lagrange)
     first = max(1, bin_of(np.sqrt(lagrange)) - base)
     last = BINS - 1
@@ -153,32 +152,32 @@ def _choose(count: Any, total: Any, base: int, size: int, lagrange: float, bins:
     stride, low, high = _COARSE, first, last
     while stride > 0:
         for bin in range(low, high + 1, stride):
-            worth, _, _ = _weigh(count, total, base, size, bin, step, lagrange, bins)
+            worth, _, _ = _layer_gain(count, total, base, size, bin, step, lagrange, bins)
             if worth > best:
                 best, best_bin = worth, bin
         if best_bin < 0:
             return _HEADER_BITS, 0
         stride //= 4
         low, high = max(first, best_bin - 3 * stride), min(last, best_bin + 3 * stride)
-    _, bits, levels = _weigh(count, total, base, size, best_bin, step, lagrange, bins)
+    _, bits, levels = _layer_gain(count, total, base, size, best_bin, step, lagrange, bins)
     return bits, levels
 
 
 @jit
-def rate(curves: Any, bases: Any, sizes: Any, lagrange: float, plans: Any, bins: Any) -> float:
-    """The bits of all layers at one lagrange; `plans` takes each layer's number of levels, `bins` where they start."""
+def total_bits(curves: Any, bases: Any, sizes: Any, lagrange: float, plans: Any, bins: Any) -> float:
+    """Return the bits of all layers at one lagrange; `plans` takes the numbers of levels, `bins` where they start."""
     bits = 0.0
     for layer in range(sizes.size):
         count, total = curves[0, layer], curves[1, layer]
-        spent, levels = _choose(count, total, bases[layer], sizes[layer], lagrange, bins[layer])
+        spent, levels = _best_levels(count, total, bases[layer], sizes[layer], lagrange, bins[layer])
         plans[layer] = levels
         bits += spent
     return bits
 
 
 @jit
-def thin(curves: Any, bases: Any, sizes: Any, lagrange: float, most: float, plans: Any, bins: Any) -> float:
-    """Start every layer's levels higher, all alike and as little as possible, until at most so many bits are spent.
+def raise_thresholds(curves: Any, bases: Any, sizes: Any, lagrange: float, most: float, plans: Any, bins: Any) -> float:
+    """Start all layers' levels higher, each by as many bins and as few as possible, until at most `most` bits are used.
 
     Between two neighbouring multipliers a layer may come in or go as a whole. This fills what lies between.
     """
@@ -196,7 +195,7 @@ def thin(curves: Any, bases: Any, sizes: Any, lagrange: float, most: float, plan
                 plans[layer] = 0
             else:
                 size = sizes[layer]
-                _, spent, plans[layer] = _weigh(count, total, bases[layer], size, bin, step, lagrange, bins[layer])
+                _, spent, plans[layer] = _layer_gain(count, total, bases[layer], size, bin, step, lagrange, bins[layer])
                 bits += spent - _HEADER_BITS
         if bits <= most or raised == BINS:
             return bits
@@ -205,14 +204,14 @@ def thin(curves: Any, bases: Any, sizes: Any, lagrange: float, most: float, plan
 
 @jit
 def _above(curve: Any, base: int, magnitude: float) -> Any:
-    """Of a layer's curve: how many magnitudes reach this one, and their sum."""
+    """Return how many magnitudes of a layer's curve reach this one, and their sum."""
     bin = max(bin_of(magnitude) - base, 0)
     return (curve[0, bin], curve[1, bin]) if bin < BINS else (0.0, 0.0)
 
 
 @jit
 def drawn_bits(curves: Any, bases: Any, sizes: Any, steps: Any, deferred: float) -> float:
-    """The bits that are to be expected where what is not below `deferred` steps is rounded at random to steps beside.
+    """Return the expected bits if what is not below `deferred` steps is rounded at random to the steps next to it.
 
     The chance that a magnitude becomes level j or more is that of a ramp from (j - 1) to j steps.
     """
@@ -238,22 +237,3 @@ def drawn_bits(curves: Any, bases: Any, sizes: Any, steps: Any, deferred: float)
             here += x_log_x(reach) + fine_levels(curve[0], curve[1], bases[layer], start, step, 0.0)[1]
         bits += here
     return bits
-
-
-@jit
-def draw(c: Any, bounds: Any, steps: Any, seed: Any, indices: Any, levels: Any) -> int:
-    """Round c at these indices at random to the steps next to it, with mean c, and keep the indices of what is not 0.
-
-    Returns how many these are.
-    """
-    n = layer = 0
-    for k in range(indices.size):
-        index = indices[k]
-        while index >= bounds[layer + 1]:
-            layer += 1
-        level = int(np.float64(abs(c[index])) / np.float64(steps[layer]) + uniform(seed, index))
-        if level > 0:
-            indices[n] = index
-            levels[n] = -level if c[index] < 0 else level
-            n += 1
-    return n

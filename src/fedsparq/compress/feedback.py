@@ -1,8 +1,8 @@
-"""Error feedback: what is remembered of what was not sent, and what becomes of a reply that did not count.
+"""Error feedback: the residual of what was not sent, and of replies that did not count.
 
-A shift is a vector that client and server both remember: replies say how an update differs from it (EF21, EControl,
-SoteriaFL). The client's shift moves only by what the server has counted, so that the server's mean of the shifts stays
-the mean of the clients' own. A client whose state is lost begins at 0 while the server still holds its shift.
+A shift is a vector that client and server share: replies are relative to it (EF21, EControl, SoteriaFL). The client's
+shift moves only by what the server counted, so that the server's mean of the shifts stays the mean of the clients'. A
+client whose state is lost starts at 0 while the server still holds its shift.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from fedsparq.protocols import (
     FeedbackTraits,
     RoundContext,
     State,
+    Stateless,
     traits_of,
 )
 
@@ -35,8 +36,8 @@ Step = tuple[Payload, State]
 
 
 @component
-class Deferred:
-    """What the compressor itself left for later; the rest is unbiased, and not returned if it is lost."""
+class DeferredFeedback:
+    """Keep what the compressor defers to later rounds; the rest is unbiased, and not returned if it is lost."""
 
     traits: ClassVar[FeedbackTraits] = FeedbackTraits(is_layerwise=True)
 
@@ -53,8 +54,8 @@ class Deferred:
 
 
 @component
-class KeptOnly(Deferred):
-    """The rounding errors of what was sent; what was not sent is forgotten."""
+class RoundingErrorFeedback(DeferredFeedback):
+    """Keep the rounding errors of what was sent; what was not sent is discarded."""
 
     def compress(self, update: Vector, state: State, compressor: AnyCompressor, rng: Generator) -> Step:
         payload, after = super().compress(update, state, compressor, rng)
@@ -64,13 +65,10 @@ class KeptOnly(Deferred):
 
 
 @component
-class Off:
-    """Nothing."""
+class NoFeedback(Stateless):
+    """Keep nothing."""
 
     traits: ClassVar[FeedbackTraits] = FeedbackTraits(is_layerwise=True)
-
-    def init(self, layout: Layout) -> Arrays:
-        return {}
 
     def compress(self, update: Vector, state: State, compressor: AnyCompressor, rng: Generator) -> Step:
         sent = compress_sum(compressor, update, None, state, rng)
@@ -81,8 +79,8 @@ class Off:
 
 
 @component
-class Full:
-    """Error feedback (Seide 2014): all that was not sent, and all that was sent but did not count."""
+class ErrorFeedback:
+    """Error feedback (Seide 2014): keep what was not sent, and what was sent but did not count."""
 
     traits: ClassVar[FeedbackTraits] = FeedbackTraits(conserves_mass=True, is_layerwise=True)
 
@@ -98,10 +96,10 @@ class Full:
 
 
 @component
-class Scaled(Full):
+class ScaledErrorFeedback(ErrorFeedback):
     """Error feedback with a residual that never outweighs the update: b = min(1, kappa |update| / |residual|) of it is
-    added, and the rest waits. Our reading of "adaptive residual scaling"; the paper that it is cited for could not be
-    had.
+    added, and the rest stays. Our reading of "adaptive residual scaling"; the paper that it is cited for was not
+    available.
     """
 
     kappa: Positive = 1.0
@@ -118,8 +116,8 @@ class Scaled(Full):
 
 
 @component
-class MomentumCorrected(Full):
-    """Deep gradient compression (Lin 2018): error feedback for the update's velocity, which stands in its place.
+class MomentumCorrected(ErrorFeedback):
+    """Deep gradient compression (Lin 2018): error feedback for the update's velocity, which replaces it.
 
     The velocity is cleared where something was sent (momentum factor masking). An update longer than `clip_norm` is
     first scaled down to it; 0 clips nothing.
@@ -197,7 +195,7 @@ class ErrorControlled:
         return sent.payload, replace(state, compressor=sent.state, feedback={"shift": shift, "error": left})
 
     def acknowledge(self, state: Arrays, payload: Payload, share: float) -> Arrays:
-        """What counted moves the shift; what did not is left out after all."""
+        """Move the shift by what counted; what did not is added to the error."""
         return {
             "shift": _plus(state["shift"], payload, share),
             "error": _plus(state["error"], payload, 1 - share),
@@ -205,11 +203,11 @@ class ErrorControlled:
 
 
 FEEDBACK: Mapping[str, Feedback] = {
-    "full": Full(),
-    "scaled": Scaled(),
-    "kept-only": KeptOnly(),
-    "deferred": Deferred(),
-    "off": Off(),
+    "full": ErrorFeedback(),
+    "scaled": ScaledErrorFeedback(),
+    "kept-only": RoundingErrorFeedback(),
+    "deferred": DeferredFeedback(),
+    "off": NoFeedback(),
 }
 
 

@@ -30,7 +30,7 @@ room for this many more."""
 
 @jit_reordering_sums
 def _add_layer(update: Any, residual: Any, c: Any) -> float:
-    """c = update + residual, if that is not None; returns the sum of |c|, not finite if any of c is not."""
+    """Compute c = update + residual (None: no residual), and return the sum of |c|, not finite if any of c is not."""
     total = 0.0
     for i in range(c.size):
         if residual is None:
@@ -43,7 +43,7 @@ def _add_layer(update: Any, residual: Any, c: Any) -> float:
 
 @jit
 def add(update: Any, residual: Any, c: Any, bounds: Any, sums: Any) -> None:
-    """c = update + residual, if that is not None; `sums` takes the sum of |c| of each layer."""
+    """Compute c = update + residual (None: no residual); `sums` takes the sum of |c| of each layer."""
     for layer in range(sums.size):
         start, end = bounds[layer], bounds[layer + 1]
         own = None if residual is None else residual[start:end]
@@ -98,13 +98,6 @@ def list_at_least(c: Any, bounds: Any, limits: Any, indices: Any) -> int:
 
 
 @jit
-def take(c: Any, indices: Any, values: Any) -> None:
-    """values = c[indices]."""
-    for n in range(indices.size):
-        values[n] = c[indices[n]]
-
-
-@jit
 def take_halves(c: Any, indices: Any, stochastic: bool, seed: Any, halves: Any) -> None:
     """Write c[indices], or all of c where indices is None, as the bits of float16 numbers."""
     bits, block = c.view(np.uint32), np.empty(_BLOCK, np.uint32)
@@ -122,8 +115,8 @@ def take_halves(c: Any, indices: Any, stochastic: bool, seed: Any, halves: Any) 
 
 
 @jit
-def largest_threshold(c: Any, count: int) -> Any:
-    """The magnitude of the count-th largest of |c| (count >= 1), by counting its upper and then its lower bits."""
+def kth_magnitude(c: Any, count: int) -> Any:
+    """Return the count-th largest of |c| (count >= 1), from counts of its upper, then its lower bits."""
     bits = c.view(np.uint32)
     histogram = np.zeros(1 << 16, np.int64)
     for i in range(bits.size):
@@ -147,7 +140,7 @@ def largest_threshold(c: Any, count: int) -> Any:
 
 @jit
 def _nearest_half(bits: Any) -> Any:
-    """float16 bits of float32 bits: nearest with ties to even, saturating at 65504. Without a branch."""
+    """Return float16 bits of float32 bits: nearest with ties to even, saturating at 65504. Without a branch."""
     magnitude = np.uint32(min(np.uint32(bits & _MAGNITUDE), _HALF_MAX_BITS))
     odd = (magnitude >> _DROPPED) & np.uint32(1)
     normal = np.uint32(magnitude - _REBIAS + np.uint32(0xFFF) + odd) >> _DROPPED
@@ -158,7 +151,7 @@ def _nearest_half(bits: Any) -> Any:
 
 @jit
 def _random_half(bits: Any, random: Any) -> Any:
-    """float16 bits of float32 bits: up with the chance that makes the mean exact, saturating at 65504."""
+    """Return float16 bits of float32 bits: rounded at random so that the mean is exact, saturating at 65504."""
     magnitude = np.uint32(min(np.uint32(bits & _MAGNITUDE), _HALF_MAX_BITS))
     if magnitude >= _HALF_NORMAL_BITS:
         carry = np.uint32(random >> np.uint64(32)) & _DROPPED_MASK if magnitude < _HALF_MAX_BITS else np.uint32(0)

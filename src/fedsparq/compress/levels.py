@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
 from fedsparq.compiled import jit
@@ -17,7 +18,7 @@ from fedsparq.payload.kernels import uniform
 from fedsparq.payload.levels import MAX_LEVEL
 from fedsparq.payload.selection import Selection
 from fedsparq.payload.values import LARGEST_FLOAT32
-from fedsparq.protocols import Compressed, CompressorTraits
+from fedsparq.protocols import Compressed, CompressorTraits, Stateless
 
 LevelCount = Annotated[int, Field(ge=1, le=MAX_LEVEL)]
 Norm = Literal["l2", "max"]
@@ -39,7 +40,8 @@ class QSGD(Quantizer):
             step = round_up(float(np.linalg.norm(chosen.astype(np.float64))) / self.levels)
             most = min(self.levels, int(LARGEST_FLOAT32 // float(step))) if step > 0 else 0
             levels = np.empty(chosen.size, np.int16)
-            stochastic_levels(chosen, chosen.size, np.array([step]), most, tensor.offset, np.uint64(seed), levels)
+            steps = np.array([step])
+            stochastic_levels(chosen, None, chosen.size, steps, most, np.uint64(seed), tensor.offset, levels)
             nonzero = np.flatnonzero(levels)
             layers.append((indices[part][nonzero], UniformLevels(step, levels[nonzero])))
         payload = assemble(layout, layers)
@@ -47,16 +49,13 @@ class QSGD(Quantizer):
 
 
 @component
-class BucketedQSGD:
+class BucketedQSGD(Stateless):
     """Levels of the norm of each bucket: of `bucket` coordinates in a row of one layer."""
 
     levels: LevelCount
     bucket: Count
     norm: Norm = "l2"
     traits: ClassVar[CompressorTraits] = CompressorTraits(is_contractive=False, is_layerwise=True, copies_values=True)
-
-    def init(self, layout: Layout) -> Arrays:
-        return {}
 
     def compress(self, update: Vector, layout: Layout, state: Arrays, rng: np.random.Generator) -> Compressed:
         seed, layers = np.uint64(rng.integers(2**63)), list[tuple[Indices, Values]]()
@@ -66,7 +65,7 @@ class BucketedQSGD:
             bucket_norms(c, self.bucket, self.norm == "max", norms)
             steps = np.array([round_up(norm / self.levels) for norm in norms], np.float32)
             levels = np.empty(tensor.size, np.int16)
-            stochastic_levels(c, self.bucket, steps, self.levels, tensor.offset, seed, levels)
+            stochastic_levels(c, None, self.bucket, steps, self.levels, seed, tensor.offset, levels)
             indices = np.flatnonzero(levels).astype(np.uint32)
             values = BucketLevels(self.bucket, steps, indices // np.uint32(self.bucket), levels[indices])
             layers.append((indices + np.uint32(tensor.offset), values))
@@ -74,7 +73,7 @@ class BucketedQSGD:
 
 
 @component
-class DeadZone:
+class DeadZone(Stateless):
     """Level 0 below `dead_zone` steps, then one more each step; a step is a multiple of the root mean square."""
 
     step: Positive
@@ -85,25 +84,20 @@ class DeadZone:
     def traits(self) -> CompressorTraits:
         return CompressorTraits(is_layerwise=self.scope == "layer", copies_values=True)
 
-    def init(self, layout: Layout) -> Arrays:
-        return {}
-
     def compress(self, update: Vector, layout: Layout, state: Arrays, rng: np.random.Generator) -> Compressed:
         layers, parts = list[tuple[Indices, Values]](), [update[tensor.span] for tensor in layout.parameters]
         energies = [float(np.dot(c, c)) for c in parts]
         for c, own, tensor in zip(parts, energies, layout.parameters, strict=True):
             energy, size = (own, tensor.size) if self.scope == "layer" else (sum(energies), layout.size)
             step = np.float32(self.step * np.sqrt(energy / max(size, 1)))
-            levels = np.zeros(tensor.size, np.int16)
-            if step > 0:
-                dead_zone_levels(c, np.float64(step), self.dead_zone, MAX_LEVEL, levels)
+            levels = dead_zone_levels(c, step, self.dead_zone)
             indices = np.flatnonzero(levels).astype(np.uint32)
             layers.append((indices + np.uint32(tensor.offset), UniformLevels(step, levels[indices])))
         return Compressed(assemble(layout, layers), state)
 
 
 def round_up(value: float) -> np.float32:
-    """The least finite float32 that is not below value: as the step, it keeps every level within their number."""
+    """Return the least finite float32 that is not below value: as a step, it keeps every level within their number."""
     value = min(value, LARGEST_FLOAT32)
     rounded = np.float32(value)
     return rounded if float(rounded) >= value else np.nextafter(rounded, np.float32(np.inf))
@@ -111,7 +105,7 @@ def round_up(value: float) -> np.float32:
 
 @jit
 def bucket_norms(c: Any, bucket: int, largest: bool, norms: Any) -> None:
-    """The Euclidean norm, or the largest magnitude, of each bucket."""
+    """Compute the Euclidean norm, or the largest magnitude, of each bucket."""
     for b in range(norms.size):
         total = 0.0
         most = 0.0
@@ -123,23 +117,24 @@ def bucket_norms(c: Any, bucket: int, largest: bool, norms: Any) -> None:
 
 
 @jit
-def stochastic_levels(c: Any, bucket: int, steps: Any, most: int, base: Any, seed: Any, levels: Any) -> None:
-    """Round every |c| / step of its bucket up or down at random with mean |c| / step."""
+def stochastic_levels(
+    c: Any, indices: Any, bucket: int, steps: Any, most: int, seed: Any, offset: int, levels: Any
+) -> None:
+    """Round c / step at these indices, or everywhere if they are None, up or down at random, with mean c / step.
+
+    Each `bucket` values have their own step. What is drawn for a value depends on the seed and on offset + index.
+    """
     for b in range(steps.size):
-        step, start = np.float64(steps[b]), b * bucket
-        part, out = c[start : start + bucket], levels[start : start + bucket]
-        if step == 0:
-            out[:] = 0
-            continue
-        for i in range(part.size):
-            level = min(int(np.float64(abs(part[i])) / step + uniform(seed, base + start + i)), most)
-            out[i] = -level if part[i] < 0 else level
+        step = np.float64(steps[b])
+        for n in range(b * bucket, min((b + 1) * bucket, levels.size)):
+            i = n if indices is None else indices[n]
+            level = min(int(np.float64(abs(c[i])) / step + uniform(seed, offset + i)), most) if step > 0 else 0
+            levels[n] = -level if c[i] < 0 else level
 
 
-@jit
-def dead_zone_levels(c: Any, step: Any, zone: Any, most: int, levels: Any) -> None:
-    """Whole multiples of step: 0 below zone * step, then one more each step."""
-    offset = 1.0 - zone
-    for i in range(c.size):
-        level = min(int(np.float64(abs(c[i])) / step + offset), most)
-        levels[i] = -level if c[i] < 0 else level
+def dead_zone_levels(c: Vector, step: np.float32, zone: float) -> NDArray[np.int16]:
+    """Return integer multiples of step: 0 below zone * step, then one more each step."""
+    if step == 0:
+        return np.zeros(c.size, np.int16)
+    levels = np.minimum(np.abs(c).astype(np.float64) / np.float64(step) + (1 - zone), MAX_LEVEL).astype(np.int16)
+    return np.where(c < 0, -levels, levels)

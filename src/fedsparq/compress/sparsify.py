@@ -183,11 +183,7 @@ class Float32(Quantizer):
     """Values unchanged."""
 
     def quantize(self, c: Vector, selection: Selection, layout: Layout, seed: int) -> Payload:
-        if isinstance(selection, Dense):
-            values = c.copy()
-        else:
-            values = np.empty(selection.count, np.float32)
-            kernels.take(c, selection.indices, values)
+        values = c.copy() if isinstance(selection, Dense) else c[selection.indices]
         return Payload(layout, selection, tuple(Float32Values(values[part]) for part in _parts(selection, layout)))
 
 
@@ -221,7 +217,7 @@ def largest(c: Vector, fraction: float) -> Indices:
     count = kept_count(fraction, c.size)
     if count == 0:
         return np.empty(0, np.uint32)
-    limit = kernels.largest_threshold(c, count)
+    limit = kernels.kth_magnitude(c, count)
     indices = at_least(c, np.array([0, c.size]), np.array([limit]))
     if indices.size > count:
         ties = np.flatnonzero(np.abs(c[indices]) == limit)

@@ -118,6 +118,7 @@ def _downlink(now: Downlink, about: dict[str, Any], tensors: Arrays) -> Downlink
     if downlink.method is None or downlink.public is None:
         return downlink
     downlink.round = counted_number(about["round"])
+    downlink.refresh()
     downlink.changes = {int(number): blob.tobytes() for number, blob in part_of("change", tensors).items()}
     downlink.held = {int(client): counted_number(number) for client, number in about["held"].items()}
     if about["begun"]:

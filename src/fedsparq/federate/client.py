@@ -1,7 +1,7 @@
-"""A client as a state machine: broadcast bytes in, reply bytes out, and nothing lost in between.
+"""A client as a state machine: broadcast in, reply out, and nothing lost in between.
 
-Its last reply stays in flight until a later broadcast acknowledges it. What was not counted goes back into the
-residual. The state is safe in the store before the reply leaves.
+A round is `open`, then training, then `finish`. The last reply stays in flight until a later broadcast acknowledges it.
+What was not counted goes back into the residual. The state is safe in the store before the reply leaves.
 """
 
 from __future__ import annotations
@@ -13,16 +13,20 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import xxhash
 
 from fedsparq.errors import OptionError, WireError
 from fedsparq.federate.acknowledge import Resolve, acknowledge
+from fedsparq.federate.clip import clip_exact, clip_hard, clip_norm
+from fedsparq.federate.exact import Beside, NamedModel, Ties, model_digest, span_of
 from fedsparq.federate.messages import Broadcast, FullWanted, Reply
 from fedsparq.federate.model import Model
-from fedsparq.federate.norm_clip import clip_hard, clip_norm
-from fedsparq.federate.state import ClientState
-from fedsparq.federate.store import Loaded, Store
+from fedsparq.federate.serialized import Record, array_digest, same
+from fedsparq.federate.state import ClientState, HeldModel
+from fedsparq.federate.store import Store
 from fedsparq.layout import Arrays, Buffers, Layout, Vector
 from fedsparq.method import Method
+from fedsparq.protocols import State, hooks_of
 from fedsparq.wire import decode, encode
 
 
@@ -40,9 +44,16 @@ class Trained:
     """What a task that `remembers` is given again with this client's next training."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     """What the client measured of a model of its own."""
+    exact: Record = field(default_factory=dict)
+    """The arrays that travel exactly, as they are now, where the model has named arrays."""
+    ties: Ties = ()
+    clip: float = math.inf
+    """How long the reply may be, parameters and exact floats together."""
+    extra: bytes = b""
+    """What a transport sends beside the reply, to be kept with it."""
 
 
-Train = Callable[..., Trained]
+TrainFunction = Callable[..., Trained]
 """Trains from a model in a round: called with (model, hook, round). The hook, if there is one, is called on the
 gradient of each step."""
 
@@ -61,18 +72,70 @@ class Answer:
 
 
 @dataclass(frozen=True)
+class Opened:
+    """A broadcast that was read, and what is to be done: one of the classes below."""
+
+    broadcast: Broadcast
+    remarks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Train(Opened):
+    """Train from this model, then call `finish`."""
+
+    method: Method = field(kw_only=True)
+    named: NamedModel = field(kw_only=True)
+    """Where training starts."""
+    state: ClientState = field(kw_only=True)
+    begun: State = field(kw_only=True)
+    """The compression state at the start of the round."""
+
+
+@dataclass(frozen=True)
+class Evaluate(Opened):
+    """Evaluate this model."""
+
+    named: NamedModel = field(kw_only=True)
+
+
+@dataclass(frozen=True)
+class SendAgain(Opened):
+    """The same broadcast came again: send the same reply again."""
+
+    state: ClientState = field(kw_only=True)
+
+
+@dataclass(frozen=True)
+class NeedModel(Opened):
+    """The model cannot be built from what is held here: ask for the whole one."""
+
+    reply: bytes = field(kw_only=True)
+
+
+@dataclass(frozen=True)
+class Ignore(Opened):
+    """The broadcast is damaged or out of date."""
+
+    answered: int = 0
+    """The round that was answered already, where it is out of date."""
+
+
+@dataclass(frozen=True)
 class Client:
     """One client of a federation. All it remembers is in the store."""
 
     number: int
-    layout: Layout
-    train: Train
+    layout: Layout | None
+    """None: broadcasts or their transport name the model's arrays."""
+    train: TrainFunction | None
     store: Store
     resolve: Resolve
     """Makes the method that a broadcast names: `fedsparq.resolver()`, or ``lambda identity: my_method``."""
     seed: int = 0
     remembers: bool = False
     """Whether training has a memory of its own: it is called with memory=what it returned the last time."""
+    error_feedback: bool = True
+    """Whether what is not sent is kept; not where noise of the client's own would pile up in it."""
 
     def answer(self, message: bytes, salt: bytes = b"") -> Answer:
         """Train on a broadcast's model and reply. The same broadcast again gets the same reply again.
@@ -83,75 +146,150 @@ class Client:
             broadcast = Broadcast.decode(message)
         except WireError as error:
             return Answer(None, (f"broadcast could not be read: {error}",))
-        if broadcast.layout_digest != self.layout.digest:
+        opened = self.open(broadcast)
+        if isinstance(opened, NeedModel):
+            return Answer(opened.reply, opened.remarks, len(opened.reply))
+        if isinstance(opened, SendAgain):
+            return Answer(opened.state.in_flight, opened.remarks, len(opened.state.in_flight))
+        if not isinstance(opened, Train) or self.train is None:
+            return Answer(None, opened.remarks)
+        begun = time.perf_counter()
+        more: dict[str, Any] = {"memory": opened.state.memory} if self.remembers else {}
+        start = Model(opened.named.vector, opened.named.buffers)
+        trained = self.train(start, opened.method.gradient_hook(opened.begun), opened.broadcast.round, **more)
+        trained_at = time.perf_counter()
+        state, remarks = self.finish(opened, trained, salt)
+        seconds = trained_at - begun, time.perf_counter() - trained_at
+        return Answer(state.in_flight, remarks, len(state.in_flight), *seconds, trained.metrics)
+
+    def open(self, broadcast: Broadcast, given: NamedModel | None = None) -> Opened:
+        """Read a broadcast: settle earlier replies, and build the model. `given` is the model where it came plain."""
+        held = None if given is not None or (broadcast.blobs and not broadcast.base) else self._held()
+        layout = self.layout or _layout(broadcast, given, held)
+        if layout is None:
+            return self._need_model(broadcast)
+        if broadcast.layout_digest != layout.digest:
             raise WireError(
                 f"the server's model has digest {broadcast.layout_digest:016x}, "
-                f"this client's {self.layout.digest:016x}: both sides must build the same model"
+                f"this client's {layout.digest:016x}: both sides must build the same model"
             )
         if broadcast.plan is not None and broadcast.plan.support is not None:
-            broadcast.plan.support.check_size(self.layout.size)
-        method = self.resolve(broadcast.method)
-        if method.traits.plans_rounds and broadcast.plan is None:
+            broadcast.plan.support.check_size(layout.size)
+        remarks: tuple[str, ...] = ()
+        method, state = self.resolve(broadcast.method), None
+        if method.traits.plans_rounds and broadcast.plan is None and not broadcast.evaluate:
             raise WireError(f"the broadcast has no round plan, which {method.label!r} needs")
-        loaded = self.store.load(self.number, self.layout)
-        remarks = [loaded.remark] if loaded.remark else []
-        if loaded.state and loaded.state.method == broadcast.method and not loaded.state.fits(method.init(self.layout)):
-            remarks.append(f"state does not fit its method {broadcast.method.name!r}: left aside")
-            loaded = Loaded(None)
-        if loaded.state and loaded.state.round == broadcast.round and loaded.state.in_flight:
-            again = loaded.state.in_flight
-            return Answer(again, (*remarks, "broadcast came again: same reply sent again"), len(again))
-        if loaded.state and loaded.state.round >= broadcast.round:
-            return Answer(None, (*remarks, f"broadcast of round {broadcast.round} is out of date: ignored"))
-        model = self._model(broadcast, loaded.state)
-        if model is None:
-            wanted = FullWanted(broadcast.round).encode()
-            return Answer(wanted, (*remarks, "model not at hand: whole model asked for"), len(wanted))
-        state, remark = acknowledge(loaded.state, broadcast, method, self.layout, self.resolve, model)
-        return self._work(broadcast, method, model, state, (*remarks, remark) if remark else tuple(remarks), salt)
+        if not self.error_feedback:
+            method = replace(method, feedback="off").named(method.identity)
+        if not broadcast.evaluate:
+            state, remarks = self._state(broadcast, method, layout)
+            if state and state.round == broadcast.round and state.in_flight:
+                remarks = (*remarks, "broadcast came again: same reply sent again")
+                return SendAgain(broadcast, remarks, state=state)
+            if state and state.round >= broadcast.round:
+                late = f"broadcast of round {broadcast.round} is out of date: ignored"
+                return Ignore(broadcast, (*remarks, late), state.round)
+        try:
+            named = given if given is not None else _built(broadcast, layout, held)
+        except WireError as error:
+            return Ignore(broadcast, (*remarks, f"broadcast could not be read: {error}"))
+        if named is None:
+            return self._need_model(broadcast, *remarks)
+        if broadcast.evaluate:
+            self._hold(broadcast, named, held)
+            return Evaluate(broadcast, named=named)
+        model = Model(named.vector, named.buffers) if method.traits.needs_model_change else None
+        state, remark = acknowledge(state, broadcast, method, layout, self.resolve, model)
+        remarks = (*remarks, remark) if remark else remarks
+        self._hold(broadcast, named, held)
+        state, begun = replace(state, model=model), method.begin(state.compression, broadcast.round)
+        if any("start" in hooks_of(rule) for rule in method.rules):
+            named = replace(named, record=None, built=method.start(named.vector, begun))
+        return Train(broadcast, remarks, method=method, named=named.once(), state=state, begun=begun)
 
-    def _work(
-        self,
-        broadcast: Broadcast,
-        method: Method,
-        model: Model,
-        state: ClientState,
-        remarks: tuple[str, ...],
-        salt: bytes,
-    ) -> Answer:
-        begun = time.perf_counter()
-        compression = method.begin(state.compression, broadcast.round)
-        start = replace(model, vector=method.start(model.vector, compression))
-        more: dict[str, Any] = {"memory": state.memory} if self.remembers else {}
-        trained = self.train(start, method.gradient_hook(compression), broadcast.round, **more)
+    def finish(self, opened: Train, trained: Trained, salt: bytes = b"") -> tuple[ClientState, tuple[str, ...]]:
+        """Compress what training changed, and save. The state's reply `in_flight` is now to be sent."""
+        broadcast, method, named, remarks = opened.broadcast, opened.method, opened.named, opened.remarks
         if method.traits.requires_full_participation and not trained.reach > 0:
             raise OptionError(
                 f"{method.label!r} must know how far a client trains: the task's Trained(...) needs reach=lr * steps"
             )
-        trained_at = time.perf_counter()
-        update, compression = method.end(trained.update, compression)
+        update, compression = method.end(trained.update, opened.begun)
         rng = np.random.default_rng([self.seed, broadcast.round, self.number, 1])
         payload, compression = method.compress(update, compression.with_plan(broadcast.plan), rng)
         if broadcast.plan is not None and broadcast.plan.clip < math.inf:
             payload, compression = clip_hard(broadcast.plan.clip, payload, compression, method)
-        payload, compression, clipped = clip_norm(broadcast.norm_limit, payload, compression, method)
-        if clipped:
+        payload, compression, parted = clip_norm(broadcast.norm_limit, payload, compression, method)
+        if parted:
             remarks = (*remarks, f"update above the norm limit {broadcast.norm_limit:.3g}: a part of it sent")
+        payload, compression, exact = clip_exact(trained.clip, payload, compression, named.exact, trained.exact)
+        beside = Beside({n: a for n, a in exact.items() if not same(a, named.exact[n])}, trained.ties)
         blob = encode(payload if trained.buffers is None else replace(payload, buffers=trained.buffers))
-        reply = Reply(broadcast.round, broadcast.method.digest, trained.examples, blob, salt).encode()
-        held = model if broadcast.hold or method.traits.needs_model_change else None
-        after = replace(state, compression=compression, round=broadcast.round, in_flight=reply, model=held)
-        self.store.save(self.number, replace(after, reach=trained.reach, memory=trained.memory))
-        seconds = trained_at - begun, time.perf_counter() - trained_at
-        return Answer(reply, remarks, len(reply), *seconds, trained.metrics)
+        reply = Reply(broadcast.round, broadcast.method.digest, trained.examples, blob, salt, beside).encode()
+        after = replace(opened.state, compression=compression, round=broadcast.round, in_flight=reply)
+        after = replace(
+            after, numbering=broadcast.numbering, extra=trained.extra, reach=trained.reach, memory=trained.memory
+        )
+        self.store.save(self.number, after)
+        return after, remarks
 
-    def _model(self, broadcast: Broadcast, state: ClientState | None) -> Model | None:
-        """The round's model: sent whole, or made from what is held and the changes since; None if that cannot be."""
-        if not broadcast.base:
-            return Model.decode(broadcast.blobs[0], self.layout)
-        if state is None or state.model is None or not broadcast.base <= state.round < broadcast.round:
+    def _state(
+        self, broadcast: Broadcast, method: Method, layout: Layout
+    ) -> tuple[ClientState | None, tuple[str, ...]]:
+        loaded = self.store.load(self.number, layout)
+        state, remarks = loaded.state, (loaded.remark,) if loaded.remark else ()
+        if state and state.numbering != broadcast.numbering:
+            # Files are named by their rounds: saved at once, so that the newest is not taken for an older one.
+            state = replace(state, round=0, numbering=broadcast.numbering)
+            self.store.save(self.number, state)
+        if state and not self.error_feedback and state.compression.residual is not None:
+            remarks = (*remarks, "without error feedback: residual dropped")
+            state = replace(state, compression=replace(state.compression, feedback={}), in_flight=b"", waiting=())
+        if state and state.method == broadcast.method and not state.fits(method.init(layout)):
+            return None, (*remarks, f"state does not fit its method {broadcast.method.name!r}: left aside")
+        return state, remarks
+
+    def _held(self) -> HeldModel | None:
+        return self.store.load_held(self.number, self.layout or Layout(()))
+
+    def _hold(self, broadcast: Broadcast, named: NamedModel, held: HeldModel | None) -> None:
+        if broadcast.hold and (held is None or held.version != broadcast.model_version):
+            self.store.save_held(self.number, HeldModel(broadcast.model_version, named))
+
+    def _need_model(self, broadcast: Broadcast, *remarks: str) -> NeedModel:
+        remark = "model not at hand: whole model asked for"
+        return NeedModel(broadcast, (*remarks, remark), reply=FullWanted(broadcast.round).encode())
+
+
+def _layout(broadcast: Broadcast, given: NamedModel | None, held: HeldModel | None) -> Layout | None:
+    """The layout of a model that has named arrays, wherever the names are."""
+    if given is not None:
+        return given.layout
+    if broadcast.beside.spec is not None:
+        return broadcast.beside.spec.layout
+    return held.model.layout if held is not None else None
+
+
+def _built(broadcast: Broadcast, layout: Layout, held: HeldModel | None) -> NamedModel | None:
+    """The broadcast's model: sent whole, or made from what is held and the changes since; None if that cannot be."""
+    beside = broadcast.beside
+    if broadcast.blobs and not broadcast.base:
+        model = Model.decode(broadcast.blobs[0], layout)
+        if beside.spec is not None and (missing := {*beside.spec.exact} - {*beside.arrays}):
+            raise WireError(f"the whole model lacks its array {min(missing)!r}")
+        return NamedModel(layout, beside.spec, dict(beside.arrays), built=model.vector, buffers=model.buffers)
+    newest, base = broadcast.model_version, broadcast.base or broadcast.model_version
+    if held is None or held.model.layout.digest != layout.digest or not base <= held.version <= newest:
+        return None
+    model = Model(held.model.vector, held.model.buffers)
+    changes = broadcast.blobs[held.version - base :]
+    for blob in changes:
+        model = model.plus(decode(blob, layout))
+    for name, other in beside.ties if changes else ():
+        model.vector[span_of(layout, name)] = model.vector[span_of(layout, other)]
+    exact = {**held.model.exact, **beside.arrays}
+    if broadcast.digest:
+        digests = {name: array_digest(array) for name, array in exact.items()}
+        if model_digest(xxhash.xxh3_64_intdigest(model.vector.data), digests) != broadcast.digest:
             return None
-        model = state.model
-        for blob in broadcast.blobs[state.round - broadcast.base :]:
-            model = model.plus(decode(blob, self.layout))
-        return model
+    return NamedModel(layout, held.model.spec, exact, built=model.vector, buffers=model.buffers)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+import xxhash
 
 from fedsparq.federate.model import Model
 from fedsparq.layout import Layout
@@ -36,6 +37,8 @@ class Downlink:
     """The change that led to each of the last rounds' public models."""
     held: dict[int, int] = field(default_factory=dict)
     """For each client, the round whose public model it is known to hold."""
+    digest: int = 0
+    """Of the public model's parameters, where clients hold it: one that built another asks for the whole."""
     _whole: bytes = b""
 
     @property
@@ -53,7 +56,13 @@ class Downlink:
         else:
             self._change(self.method, self.public, number, model)
         self.round = number
+        self.refresh()
+
+    def refresh(self) -> None:
+        """The public model was set: nothing made from another is sent."""
         self._whole = b""
+        if self.method is not None and self.public is not None:
+            self.digest = xxhash.xxh3_64_intdigest(self.public.vector.data)
 
     def parts(self, client: int) -> tuple[int, tuple[bytes, ...]]:
         """For a client: 0 and the whole model, or the round it holds and the changes since, whichever is shorter."""

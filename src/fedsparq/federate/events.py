@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from logging import INFO, WARNING, Logger
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,9 @@ MAX_EVENTS = 1000
 MAX_PER_CLIENT = 20
 """So many of them may be one client's: none can crowd out the others."""
 
+MAX_REASON = 1000
+"""Characters of an event's reason that are kept; clients write some of them."""
+
 
 @dataclass
 class EventLog:
@@ -33,6 +37,85 @@ class EventLog:
     def add(self, event: Event) -> None:
         if len(self.listed) < MAX_EVENTS and self._per_client[event.client] < MAX_PER_CLIENT:
             self._per_client[event.client] += 1
-            self.listed.append(event)
+            self.listed.append(replace(event, reason=event.reason[:MAX_REASON]))
         else:
             self.unlisted += 1
+
+
+@dataclass(frozen=True)
+class RoundReport:
+    """One closed round: bytes as they left either side, without the transport's own; replies, and how many came
+    dense.
+    """
+
+    round: int
+    up_bytes: int = 0
+    down_bytes: int = 0
+    replies: int = 0
+    dense: int = 0
+    counted: tuple[int, ...] = ()
+    """The clients whose replies went into the model."""
+    kept: float = 0.0
+    """Which share of the coordinates was sent, on average."""
+    events: tuple[Event, ...] = field(default=(), repr=False)
+    evaluation_bytes: int = 0
+    """What the round's evaluation sent, both ways."""
+
+
+@dataclass
+class Reporter:
+    """The round under way, and those before it."""
+
+    logger: Logger
+    rounds: list[RoundReport] = field(default_factory=list)
+    current: RoundReport = field(default_factory=lambda: RoundReport(0))
+    log: EventLog = field(default_factory=EventLog)
+    kept: list[float] = field(default_factory=list)
+    reasons: Counter[str] = field(default_factory=Counter)
+    """Why replies of the whole run did not count, and how often."""
+    _said: set[str] = field(default_factory=set)
+
+    def add(self, train: bool = True, **counts: int) -> None:
+        """Add to the counts of the round under way; bytes of an evaluation belong to the round before it."""
+        if train:
+            more = {name: getattr(self.current, name) + count for name, count in counts.items()}
+            self.current = replace(self.current, **more)
+        elif self.rounds:
+            last = self.rounds[-1]
+            count = counts.get("up_bytes", 0) + counts.get("down_bytes", 0)
+            self.rounds[-1] = replace(last, evaluation_bytes=last.evaluation_bytes + count)
+
+    def note(self, client: int, number: int, reason: str) -> None:
+        self.log.add(Event(client, number, reason))
+
+    def failed(self, client: int, number: int, reason: str) -> None:
+        """Record why a client has no reply that can count."""
+        self.note(client, number, reason)
+        self.reasons[reason[:MAX_REASON]] += 1
+
+    def refuse(self, client: int, number: int, reason: str) -> None:
+        """Record a reply that cannot count, for a reason."""
+        self.reasons[reason[:MAX_REASON]] += 1
+        self.note(client, number, f"refused: {reason}")
+        self.logger.log(WARNING, "fedsparq: the reply of node %d was refused: %s", client, reason[:MAX_REASON])
+
+    def close(self, number: int, counted: tuple[int, ...]) -> RoundReport:
+        kept = sum(self.kept) / len(self.kept) if self.kept else 0.0
+        report = replace(self.current, round=number, counted=counted, kept=kept, events=tuple(self.log.listed))
+        self.rounds.append(report)
+        self.current, self.log, self.kept = RoundReport(0), EventLog(), []
+        dense = f", {report.dense} of them dense" if report.dense else ""
+        sent = f"{report.up_bytes:,} bytes up in {report.replies} replies{dense}; {report.down_bytes:,} down"
+        self.logger.log(INFO, "fedsparq: %s", sent)
+        return report
+
+    def once(self, text: str) -> None:
+        """Warn of something, once."""
+        if text not in self._said:
+            self._said.add(text)
+            self.logger.log(WARNING, "fedsparq: %s", text)
+
+    @property
+    def commonest(self) -> str:
+        """The reason that came most often."""
+        return max(self.reasons, key=self.reasons.__getitem__, default="no node answered in time")

@@ -1,6 +1,6 @@
 """Rounds under masks: the server learns the sum of its clients' levels, and no client's own.
 
-A round has four exchanges instead of one. The third carries the broadcast and brings the masked levels; the reply as it
+A round has five exchanges instead of one. The third carries the broadcast and brings the masked levels; the reply as it
 would be without masks stays with the client until a later broadcast acknowledges it. A sum that cannot be made
 acknowledges nobody, so nothing is lost.
 """
@@ -23,16 +23,15 @@ from fedsparq.federate.client import Answer, Client
 from fedsparq.federate.messages import Broadcast, Reply, reply_digest
 from fedsparq.federate.rounds import Delivery, Traffic
 from fedsparq.federate.server import RoundOutcome, Server
-from fedsparq.payload import Reader, Writer
+from fedsparq.payload.frame import frame_kind, pack_frame, read_frame
 from fedsparq.payload.support import levels_on
 from fedsparq.privacy.skellam import skellam
 from fedsparq.secure import Member, SecureSum, Terms
+from fedsparq.secure.client import StrangerError
 from fedsparq.secure.keys import NodeKey
-from fedsparq.secure.messages import Invitation, Masked, Neighbourhood, Survivors, kind_of
+from fedsparq.secure.messages import Accusation, Invitation, Masked, Neighbourhood, Survivors, kind_of
 from fedsparq.wire import decode
 
-_TRAIN = b"FSQT"
-"""How the third request begins: a broadcast, and what the neighbours shared."""
 _MEMBER = "member.safetensors"
 
 AskMasked = Callable[[Mapping[int, bytes]], Iterable[Delivery]]
@@ -41,7 +40,7 @@ AskMasked = Callable[[Mapping[int, bytes]], Iterable[Delivery]]
 
 def is_masked(message: bytes) -> bool:
     """Whether a message is a request of a round under masks."""
-    return message[:4] == _TRAIN or kind_of(message) in (Invitation.kind, Neighbourhood.kind, Survivors.kind)
+    return frame_kind(message) == "T" or kind_of(message) % 2 == 1
 
 
 @dataclass(frozen=True)
@@ -72,9 +71,13 @@ class MaskedClient:
                 sent = member.advertise(message)
             else:
                 member = self._member()
-                if message[:4] == _TRAIN:
+                if frame_kind(message) == "T":
                     return self._trained(member, message)
-                sent = member.share(message) if kind_of(message) == Neighbourhood.kind else member.unmask(message)
+                stages = {Neighbourhood.kind: member.share, Survivors.kind: member.confirm}
+                sent = stages.get(kind_of(message), member.unmask)(message)
+        except StrangerError as error:
+            accusation = Accusation(error.client).encode()
+            return Answer(accusation, (str(error),), len(accusation))
         except WireError as error:
             return Answer(None, (str(error),))
         self._save(member)
@@ -85,18 +88,16 @@ class MaskedClient:
         broadcast = Broadcast.decode(broadcast_bytes)
         if broadcast.round != member.terms.round:
             raise SecureSumError(f"a broadcast of round {broadcast.round} in a sum of round {member.terms.round}")
-        plan = broadcast.plan
-        if plan is None or plan.support is None:
+        plan, layout = broadcast.plan, self.client.layout
+        if plan is None or plan.support is None or layout is None:
             raise SecureSumError("a broadcast of a secure sum has no support in its plan")
         answer = self.client.answer(broadcast_bytes, secrets.token_bytes(16))
         if answer.message is None:
             return answer
         reply = Reply.decode(answer.message)
-        support = plan.support.indices(self.client.layout.size)
-        levels = levels_on(support, np.float32(plan.step), decode(reply.blob, self.client.layout))
+        levels = levels_on(plan.support.indices(layout.size), np.float32(plan.step), decode(reply.blob, layout))
         if plan.variance:
-            rng = np.random.default_rng(secrets.randbits(256))
-            levels = levels + skellam(plan.variance, levels.size, rng)
+            levels = levels + skellam(plan.variance, levels.size)
         digest = reply_digest(answer.message).to_bytes(8, "little")
         sent = member.masked(collected, levels, digest)
         self._save(member)
@@ -120,9 +121,8 @@ class MaskedClient:
     def _save(self, member: Member) -> None:
         write_safely(self._path, member.encode(), private=True)
         if 2 in member.requests:
-            keys = Neighbourhood.decode(member.requests[2]).keys
             with self._keys_locked():
-                known = {client: each.node for client, each in keys.items()} | self._known()
+                known = {**member.ring.nodes} | self._known()
                 text = json.dumps({str(client): node.hex() for client, node in sorted(known.items())})
                 write_safely(self._keys / "known.json", text.encode(), private=True)
 
@@ -163,20 +163,29 @@ def forget_sums(states: Path) -> None:
         path.unlink()
 
 
-def play_masked(server: Server, terms: Terms, clients: list[int], ask: AskMasked, traffic: Traffic) -> RoundOutcome:
-    """A whole round under masks: the sum of all who stayed counts, or nobody."""
+def play_masked(
+    server: Server, terms: Terms, clients: list[int], ask: AskMasked, traffic: Traffic, offenders: set[int]
+) -> RoundOutcome:
+    """A whole round under masks: the sum of all who stayed counts, or nobody.
+
+    `offenders` are clients that have spoiled a sum. They are left out, and those of this round are added to them.
+    """
     server.open_round(clients)
+    total = SecureSum(terms, clients, lambda client, reason: server.note(client, f"refused: {reason}"), offenders)
+    for client in sorted(offenders.intersection(clients)):
+        server.note(client, "left out: it has spoiled a secure sum of this run")
     try:
-        total = SecureSum(terms, clients, lambda client, reason: server.note(client, f"refused: {reason}"))
         answers = _answers(server, ask, total.invitations(), traffic)
         answers = _answers(server, ask, total.neighbourhoods(answers), traffic)
         collected = total.collected(answers)
         answers = _answers(server, ask, {c: _train(server.broadcast(c), collected[c]) for c in collected}, traffic)
         digests = {c: Masked.decode(answers[c]).digest for c in answers if total.add(c, answers[c])}
-        result = total.result(_answers(server, ask, total.survivors(), traffic))
+        answers = _answers(server, ask, total.survivors(), traffic)
+        result = total.result(_answers(server, ask, total.confirmations(answers), traffic))
         server.receive_sum(result.levels, {c: int.from_bytes(digests[c], "little") for c in result.clients})
     except SecureSumError as error:
         server.note(-1, f"no sum was made: {error}")
+    offenders |= total.offenders
     return server.close_round()
 
 
@@ -197,15 +206,12 @@ def _answers(server: Server, ask: AskMasked, requests: Mapping[int, bytes], traf
 
 
 def _train(broadcast: bytes, collected: bytes) -> bytes:
-    writer = Writer()
-    writer.raw(_TRAIN)
-    writer.varint(len(broadcast))
-    writer.raw(broadcast)
-    writer.raw(collected)
-    return writer.bytes()
+    """The third request: a broadcast, and what the neighbors shared."""
+    return pack_frame("T", b"", (broadcast, collected))
 
 
 def _untrain(message: bytes) -> tuple[bytes, bytes]:
-    reader = Reader(memoryview(message)[4:])
-    broadcast = bytes(reader.raw(reader.varint(reader.left)))
-    return broadcast, bytes(reader.raw(reader.left))
+    blobs = read_frame(message, "T").blobs
+    if len(blobs) != 2:
+        raise WireError(f"a request for a masked reply has 2 blobs, not {len(blobs)}")
+    return blobs[0], blobs[1]

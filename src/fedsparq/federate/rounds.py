@@ -1,7 +1,7 @@
 """The one round driver: it opens a round, hands answers to the server, asks again who lost its model, closes.
 
 Engines differ only in how they carry messages. In a Flower app the loop is the strategy's own, and compression hangs on
-its messages: see flower/link.py.
+its messages: see flower/grid.py.
 """
 
 from __future__ import annotations

@@ -165,7 +165,8 @@ class Server:
         last = self.state.counted.get(client, NOTHING_COUNTED) if self.validation.acknowledge else None
         hold, limit = self.downlink.compressed, self.state.norm_limit
         method, layout = self.identity_of(client), self.layout.digest
-        return Broadcast(number, last, layout, method, base, hold, blobs, limit, plan=plan).encode()
+        digest = self.downlink.digest
+        return Broadcast(number, last, layout, method, base, hold, blobs, limit, plan=plan, digest=digest).encode()
 
     def receive(self, client: int, message: bytes, seconds: float = 0.0) -> Verdict:
         """Take a client's answer into the open round, or refuse it. What is refused leaves no trace but an event.
@@ -180,8 +181,7 @@ class Server:
                     raise WireError("the whole model is asked for, but has been sent")
                 return Verdict(False, "the whole model was asked for", resend=True)
             expected = self.identity_of(client)
-            if answer.method_digest != expected.digest:
-                raise WireError(f"the answer was made by another method, or other options, than {expected.label!r}")
+            answer.answers(expected)
             payload = decode(answer.blob, self.layout)
         except WireError as error:
             return self._refuse(client, str(error))

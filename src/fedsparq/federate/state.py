@@ -10,13 +10,14 @@ from numpy.typing import NDArray
 
 from fedsparq.archive import ArchiveError, pack_parts, unpack
 from fedsparq.errors import FedSparQError, WireError
+from fedsparq.federate.exact import ArraySpec, NamedModel, pack_arrays, unpack_arrays
 from fedsparq.federate.messages import NOTHING_COUNTED, Acknowledgement, Reply
 from fedsparq.federate.model import Model
 from fedsparq.layout import Arrays, Buffers, Layout
 from fedsparq.method import Identity
 from fedsparq.protocols import State
 
-VERSION = 3
+VERSION = 4
 
 _COUNTS = {"round": 2**32, "rounds": 2**32, "bytes": 2**53}
 """Arrays of whole numbers by the last word of their name, and what each is less than."""
@@ -38,17 +39,19 @@ class ClientState:
     in_flight: bytes = b""
     """The reply to that round, until the server acknowledges it."""
     model: Model | None = None
-    """The model of that round, where the server sends changes."""
+    """The model of that round, for client rules that learn by how much it changes."""
     acknowledged: Acknowledgement = NOTHING_COUNTED
     """The last reply that the server said it had counted."""
     waiting: tuple[bytes, ...] = ()
     """Replies to earlier rounds that may still count, where several rounds can be in flight."""
-    attachment: bytes = field(default=b"", repr=False)
+    extra: bytes = field(default=b"", repr=False)
     """What a transport sent beside the reply in flight, to be sent again with it."""
     reach: float = 0.0
     """How far the training of that round would have moved a weight against a gradient of 1; 0 if that is not known."""
     memory: Arrays = field(default_factory=dict)
     """What the task remembers of this client."""
+    numbering: int = 0
+    """Which numbering of rounds `round` is of (`Broadcast.numbering`)."""
 
     @property
     def undecided(self) -> tuple[bytes, ...]:
@@ -62,8 +65,8 @@ class ClientState:
         """`encode`, one part after another: large arrays are not copied."""
         tensors: Arrays = {"in_flight": np.frombuffer(self.in_flight, np.uint8)}
         tensors |= {f"waiting.{number}": np.frombuffer(reply, np.uint8) for number, reply in enumerate(self.waiting)}
-        if self.attachment:
-            tensors["attachment"] = np.frombuffer(self.attachment, np.uint8)
+        if self.extra:
+            tensors["extra"] = np.frombuffer(self.extra, np.uint8)
         tensors |= self.compression.arrays() | {f"memory.{name}": array for name, array in self.memory.items()}
         if self.model is not None:
             tensors |= model_arrays("model", self.model)
@@ -77,6 +80,7 @@ class ClientState:
             "acknowledged": [last.round, last.digest, last.share],
             "waiting": len(self.waiting),
             "reach": self.reach,
+            "numbering": self.numbering,
         }
         return pack_parts(about, tensors)
 
@@ -107,9 +111,10 @@ class ClientState:
             model_of("model", tensors, layout),
             acknowledgement_of(about["acknowledged"]),
             tuple(tensors[f"waiting.{number}"].tobytes() for number in range(waiting)),
-            tensors["attachment"].tobytes() if "attachment" in tensors else b"",
+            tensors["extra"].tobytes() if "extra" in tensors else b"",
             about.get("reach", 0.0),
             {name.removeprefix("memory."): array for name, array in tensors.items() if name.startswith("memory.")},
+            about["numbering"],
         )
 
     def fits(self, fresh: State) -> bool:
@@ -123,6 +128,37 @@ class ClientState:
         return len(self.compression.rules) == len(fresh.rules) and all(
             name in own and alike(name, own[name], array) for name, array in expected.items()
         )
+
+
+@dataclass(frozen=True)
+class HeldModel:
+    """A version of the public model, as a client has it. It may be lost: then the client asks for the whole one."""
+
+    version: int
+    model: NamedModel
+
+    def encode_parts(self) -> list[bytes | memoryview]:
+        held = self.model
+        tensors = model_arrays("model", Model(held.vector, held.buffers))
+        if held.spec is not None:
+            tensors["exact"] = np.frombuffer(pack_arrays(held.exact), np.uint8)
+        return pack_parts({"version": self.version, "spec": held.spec and held.spec.to_json()}, tensors)
+
+    @classmethod
+    def decode(cls, data: bytes | memoryview, layout: Layout | None = None) -> HeldModel | None:
+        """None where it cannot be read. `layout`: of a model without named arrays."""
+        try:
+            about, tensors = unpack(data)
+            spec = None if about["spec"] is None else ArraySpec.from_json(about["spec"])
+            layout = spec.layout if spec is not None else layout or Layout(())
+            model = model_of("model", tensors, layout)
+            exact = unpack_arrays(tensors["exact"].tobytes()) if spec is not None else {}
+            version = counted_number(about["version"])
+        except (FedSparQError, KeyError, TypeError, ValueError, AttributeError):
+            return None
+        if model is None:
+            return None
+        return cls(version, NamedModel(layout, spec, exact, built=model.vector, buffers=model.buffers))
 
 
 def model_arrays(name: str, model: Model) -> Arrays:

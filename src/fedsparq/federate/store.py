@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import Protocol
 
-from fedsparq.archive import SCRATCH, read_writable, rest, write_safely
+from fedsparq.archive import SCRATCH, exclusive, read_writable, rest, write_safely
 from fedsparq.errors import RunError
-from fedsparq.federate.state import ClientState, StateError
+from fedsparq.federate.state import ClientState, HeldModel, StateError
 from fedsparq.layout import Layout
+
+_HELD = "held-"
 
 
 @dataclass(frozen=True)
@@ -29,18 +32,31 @@ class Store(Protocol):
     def save(self, client: int, state: ClientState) -> None:
         """Make a state the client's last one. When this returns, it is safe."""
 
+    def load_held(self, client: int, layout: Layout) -> HeldModel | None:
+        """The public model that the client holds, if it is still there."""
+
+    def save_held(self, client: int, held: HeldModel) -> None:
+        """Keep a public model. It need not survive a power failure."""
+
 
 @dataclass
 class MemoryStore:
     """States as long as the process lives."""
 
     states: dict[int, ClientState] = field(default_factory=dict)
+    held: dict[int, HeldModel] = field(default_factory=dict)
 
     def load(self, client: int, layout: Layout) -> Loaded:
         return Loaded(self.states.get(client))
 
     def save(self, client: int, state: ClientState) -> None:
         self.states[client] = state
+
+    def load_held(self, client: int, layout: Layout) -> HeldModel | None:
+        return self.held.get(client)
+
+    def save_held(self, client: int, held: HeldModel) -> None:
+        self.held[client] = held
 
 
 @dataclass(frozen=True)
@@ -57,7 +73,7 @@ class DiskStore:
     def load(self, client: int, layout: Layout) -> Loaded:
         """The newest state that can be read; any newer one is set aside under another name, and named."""
         remarks: list[str] = []
-        for _, path in self._versions(client):
+        for _, path in _versions(self.folder / f"client-{client}"):
             try:
                 data = read_writable(path)
                 loaded = Loaded(ClientState.decode(data, layout), "; ".join(remarks))
@@ -75,22 +91,53 @@ class DiskStore:
     def save(self, client: int, state: ClientState) -> None:
         folder = self.folder / f"client-{client}"
         write_safely(folder / f"{state.round}.safetensors", state.encode_parts(), private=True)
-        older = [(number, old) for number, old in self._versions(client) if number != state.round]
+        self._tidy(client, state.round)
+
+    def load_held(self, client: int, layout: Layout) -> HeldModel | None:
+        for _, path in _versions(self.folder / f"client-{client}", _HELD):
+            held = HeldModel.decode(read_writable(path), layout)
+            if held is not None:
+                return held
+        return None
+
+    def save_held(self, client: int, held: HeldModel) -> None:
+        folder = self.folder / f"client-{client}"
+        path = folder / f"{_HELD}{held.version}.safetensors"
+        write_safely(path, held.encode_parts(), private=True, durable=False)
+        self._tidy(client, held.version, _HELD)
+
+    def locked(self) -> AbstractContextManager[None]:
+        """A context in which no other process works in the folder."""
+        return exclusive(self.folder)
+
+    def go_back(self, number: int) -> None:
+        """Remove every client's states of rounds after `number`: the run goes on from there."""
+        for path in self.folder.glob("client-*/*.safetensors"):
+            version = path.stem.removeprefix(_HELD)
+            if version.isdecimal() and int(version) > number:
+                path.unlink()
+
+    def keep_newest(self) -> None:
+        """Remove all but every client's newest state and held model: the run is over."""
+        for folder in self.folder.glob("client-*"):
+            newest = {path for prefix in ("", _HELD) for _, path in _versions(folder, prefix)[:1]}
+            for path in {*folder.iterdir()} - newest:
+                path.unlink()
+
+    def _tidy(self, client: int, newest: int, prefix: str = "") -> None:
+        """Remove what is neither the newest nor what a run may have to go back to."""
+        folder = self.folder / f"client-{client}"
+        older = [(number, old) for number, old in _versions(folder, prefix) if number != newest]
         needed = max((number for number, _ in older if self.saved is not None and number <= self.saved), default=None)
         unneeded = [old for number, old in older if number != needed]
         for path in (*unneeded, *folder.glob(f".*{SCRATCH}")):
             path.unlink(missing_ok=True)
 
-    def go_back(self, number: int) -> None:
-        """Remove every client's states of rounds after `number`: the run goes on from there."""
-        for path in self.folder.glob("client-*/*.safetensors"):
-            if path.stem.isdecimal() and int(path.stem) > number:
-                path.unlink()
 
-    def _versions(self, client: int) -> list[tuple[int, Path]]:
-        """This client's files, newest round first."""
-        found = (self.folder / f"client-{client}").glob("*.safetensors")
-        return sorted(((int(path.stem), path) for path in found if path.stem.isdecimal()), reverse=True)
+def _versions(folder: Path, prefix: str = "") -> list[tuple[int, Path]]:
+    """A client's files, newest round first."""
+    named = [(path.stem.removeprefix(prefix), path) for path in folder.glob(f"{prefix}*.safetensors")]
+    return sorted(((int(version), path) for version, path in named if version.isdecimal()), reverse=True)
 
 
 def _set_aside(path: Path) -> Path:

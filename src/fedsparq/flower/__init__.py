@@ -1,7 +1,9 @@
 """Two lines that make a Flower app's traffic small.
 
-On the client: ``@app.train(mods=[compress("fedsparq")])``. On the server: ``strategy = Compressed(FedAvg(...))``.
+On the client: ``app = ClientApp(mods=[compress()])``. On the server: ``strategy = FedSparQ(FedAvg(...))``.
 """
+
+import warnings
 
 from fedsparq.errors import MissingExtraError
 
@@ -9,14 +11,18 @@ try:
     import flwr
 except ImportError as error:
     raise MissingExtraError("fedsparq.flower needs Flower: pip install 'fedsparq[flower]'") from error
-if not (1, 38) <= tuple(int(part) for part in flwr.__version__.split(".")[:2]) <= (1, 42):
+if tuple(int(part) for part in flwr.__version__.split(".")[:2]) < (1, 38):
     raise MissingExtraError(
-        f"fedsparq.flower works with Flower 1.38 to 1.42, and this is {flwr.__version__}: "
-        "pip install 'flwr>=1.38,<1.43'"
+        f"fedsparq.flower needs Flower 1.38 or newer, and this is {flwr.__version__}: pip install 'flwr>=1.38'"
     )
 
 from fedsparq.flower.mod import compress
-from fedsparq.flower.own import FedSparQ
-from fedsparq.flower.strategy import Compressed
+from fedsparq.flower.strategy import FedSparQ
+
+Compressed = FedSparQ
+"""The former name of `FedSparQ` around another strategy."""
+
+if tuple(int(part) for part in flwr.__version__.split(".")[:2]) > (1, 42):
+    warnings.warn(f"fedsparq.flower was tested with Flower 1.38 to 1.42, and this is {flwr.__version__}", stacklevel=2)
 
 __all__ = ["Compressed", "FedSparQ", "compress"]

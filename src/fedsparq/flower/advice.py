@@ -2,27 +2,61 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator, Sequence
 from logging import INFO, WARNING
 
-import numpy as np
-from flwr.serverapp.strategy import FedAvg, Strategy
+from flwr.serverapp.strategy import (
+    DifferentialPrivacyClientSideAdaptiveClipping,
+    DifferentialPrivacyClientSideFixedClipping,
+    DifferentialPrivacyServerSideAdaptiveClipping,
+    DifferentialPrivacyServerSideFixedClipping,
+    FedAvg,
+    Strategy,
+)
 from flwr.supercore import log
 
 from fedsparq.errors import OptionError
-from fedsparq.flower.rules import rule_name
-from fedsparq.flower.wrappers import layers
-from fedsparq.layout import Layout
 from fedsparq.method import Method
+from fedsparq.protocols import ClientRule, RuleTraits, hooks_of, traits_of
+
+PRIVATE = (
+    DifferentialPrivacyClientSideAdaptiveClipping,
+    DifferentialPrivacyClientSideFixedClipping,
+    DifferentialPrivacyServerSideAdaptiveClipping,
+    DifferentialPrivacyServerSideFixedClipping,
+)
+"""What Flower has for differential privacy on the server: all four clip and add noise, with numpy's generator."""
 
 _COMPARING = ("FedMedian", "FedTrimmedAvg", "Krum", "MultiKrum", "Bulyan")
-_PROBE = Layout.of({"probe.weight": (64, 64)})
+
+
+def layers(strategy: Strategy) -> Iterator[Strategy]:
+    """A strategy and those that it wraps, under whatever public name."""
+    waiting: list[object] = [strategy]
+    known: list[Strategy] = []
+    while waiting:
+        each = waiting.pop(0)
+        if isinstance(each, Strategy) and not any(each is other for other in known):
+            known.append(each)
+            yield each
+            waiting += [value for name, value in vars(each).items() if not name.startswith("_")]
+
+
+def adds_noise(strategy: Strategy) -> bool:
+    return any(isinstance(each, PRIVATE) for each in layers(strategy))
+
+
+def has_own_start(strategy: Strategy) -> bool:
+    """Whether a strategy brings a loop of its own."""
+    return type(strategy).start is not Strategy.start
 
 
 def check_message_api(strategy: object) -> None:
     """Refuse what is not a strategy of Flower's Message API."""
     if not isinstance(strategy, Strategy):
         raise OptionError(
-            f"Compressed takes a strategy of flwr.serverapp.strategy, not {type(strategy).__module__}."
+            f"FedSparQ takes a strategy of flwr.serverapp.strategy, not {type(strategy).__module__}."
             f"{type(strategy).__name__}; move the app to Flower's Message API to use it, "
             "see https://flower.ai/docs/framework/how-to-upgrade-to-message-api.html"
         )
@@ -39,30 +73,39 @@ def say_who_decides(strategy: Strategy, method: Method) -> None:
 
 def warn_of_robust(strategy: Strategy, method: Method) -> None:
     """Robust rules compare nodes with each other, and what is not sent looks to them as if it had not moved."""
-    robust = [type(each).__name__ for each in layers(strategy)]
-    robust = [name for name in robust if name in _COMPARING]
-    zeros = zeros_of(method) if robust else 0.0
-    if zeros > 0.05:
+    robust = [name for each in layers(strategy) if (name := type(each).__name__) in _COMPARING]
+    if robust and not method.traits.has_common_support:
         log(
             WARNING,
-            f"fedsparq: {robust[0]} compares nodes, and takes coordinates that {method.label!r} does not send (about "
-            f"{zeros:.0%}) for ones that did not move. What that costs differs by method, see docs/FLOWER.md on robust "
-            f'strategies; Compressed({robust[0]}(...), "float16") sends every coordinate',
+            f"fedsparq: {robust[0]} compares nodes, and takes coordinates that {method.label!r} does not send for ones "
+            "that did not move. What that costs differs by method, see docs/FLOWER.md on robust strategies; "
+            f'FedSparQ({robust[0]}(...), "float16") sends every coordinate',
         )
 
 
-def zeros_of(method: Method) -> float:
-    """Which share of an update's coordinates arrives as zero; measured on a small Laplace vector."""
-    update = np.random.default_rng(0).laplace(size=_PROBE.size).astype(np.float32)
-    payload, _ = method.compress(update, method.init(_PROBE), np.random.default_rng(1))
-    return float((payload.dense() == 0).mean())
+def rule_name(rule: ClientRule) -> str:
+    """How a rule is named in `runs`: as in the config that it tells the app, or by its class, `drift-correction`."""
+    config = traits_of(rule, RuleTraits).config
+    return next(iter(config), None) or re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", type(rule).__name__).lower()
 
 
-def calls_aggregate(strategy: Strategy) -> bool:
-    """Whether a strategy's loop hands replies to `aggregate_train`; one with a loop of its own may not."""
-    if type(strategy).start.__module__.startswith("flwr."):
-        return True
-    own = [vars(kind) for kind in type(strategy).__mro__ if not kind.__module__.startswith("flwr.")]
-    codes = [getattr(each, "__code__", None) for namespace in own for each in namespace.values()]
-    names = {name for code in codes if code is not None for name in code.co_names}
-    return "aggregate_train" in names or {"super", "start"} <= names
+def check_runs(method: Method, runs: Sequence[str], where: str) -> None:
+    """Refuse a method that changes gradients in a way that no mod can, unless the app says that it does so itself.
+
+    A rule that is told to the app in the config, such as the proximal term, is not of this kind: a method without it
+    is still the same method with another regularization.
+    """
+    if isinstance(runs, str):
+        raise OptionError(f'runs={runs!r} must be a list of names: runs=["{runs}"]')
+    for rule, traits in zip(method.rules, method.traits.rules, strict=True):
+        name = rule_name(rule)
+        if traits.requires_full_participation:
+            raise OptionError(
+                f"{method.label!r} keeps a state for its rule {name!r} that training has to use, and a mod cannot hand "
+                "to it: it runs as an experiment (`fedsparq run`, `fedsparq deploy`), not in an app"
+            )
+        if "gradient" in hooks_of(rule) and not traits.config and name not in runs:
+            raise OptionError(
+                f"{method.label!r} changes the gradients of local training by its rule {name!r}, which only the app "
+                f'can do: apply it in the app and say so with runs=["{name}"] in {where}, or choose a method without it'
+            )

@@ -6,45 +6,46 @@ import fcntl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import Strategy
 
 from fedsparq.archive import ArchiveError, make_folder, open_lock, pack, remove_scratch, unpack, write_safely
-from fedsparq.errors import OptionError, RunError
-from fedsparq.federate.messages import Acknowledgement
-from fedsparq.federate.model import Model
-from fedsparq.flower.channel import Channel
-from fedsparq.flower.link import Link
-from fedsparq.flower.records import Template, pack_arrays, unpack_arrays
+from fedsparq.errors import OptionError, RunError, WireError
+from fedsparq.federate.exact import pack_arrays, unpack_arrays
+from fedsparq.federate.ledger import Ledger
+from fedsparq.flower.advice import adds_noise, has_own_start, layers
+from fedsparq.flower.records import to_record
 from fedsparq.flower.strategy_state import check_state_known, random_state, restore, set_random_state, state_of
-from fedsparq.flower.stream import Stream
-from fedsparq.flower.wrappers import adds_noise, is_flowers
-from fedsparq.layout import Arrays
-from fedsparq.protocols import State
+from fedsparq.layout import Arrays, part_of
+from fedsparq.method import Method
 
-VERSION = 1
+VERSION = 2
 
 
 class Checkpoint:
     """A folder with the newest state of a strategy. It is locked as long as the strategy runs."""
 
-    def __init__(self, folder: str | Path, strategy: Strategy, link: Link) -> None:
-        if not link.federation:
+    def __init__(self, folder: str | Path, strategy: Strategy, ledger: Ledger) -> None:
+        if not ledger.federation:
             raise OptionError(
                 'a checkpoint needs the name of the federation by which nodes find their states: federation="…"'
             )
+        if has_own_start(strategy):
+            raise OptionError(
+                f"{type(strategy).__name__} has a `start` of its own, which would count its rounds from 1 again: "
+                "a checkpoint cannot resume it"
+            )
         check_state_known(strategy)
         self._noise = adds_noise(strategy)
-        self.each_model = self._noise or not is_flowers(strategy)
+        flowers = all(type(each).__module__.startswith("flwr.") for each in layers(strategy))
+        self.each_model = self._noise or not flowers
         """Whether a model must be safe before anybody sees it: the same round again could have other replies, and two
         models with noise tell more than one."""
-        self._path, self._strategy, self._link = Path(folder) / "server.safetensors", strategy, link
-        self._at_work = False
+        self._path, self._strategy, self._ledger = Path(folder) / "server.safetensors", strategy, ledger
         self.extra: Arrays = {}
-        """More arrays that are saved with it and were read from it."""
+        """More arrays that were read from it."""
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -56,31 +57,22 @@ class Checkpoint:
             except OSError:
                 raise RunError(f"another process works on the checkpoint {self._path.parent}; end it first") from None
             remove_scratch(self._path.parent)
-            self._at_work = True
-            try:
-                yield
-            finally:
-                self._at_work = False
+            yield
 
-    def save(self, done: int, arrays: ArrayRecord) -> None:
-        """Write that so many rounds are done, and everything as it is now; when this returns, it is safe."""
-        if not self._at_work:
-            raise OptionError(
-                "a checkpoint is read by `start`, which a strategy around this one does not call; wrap the other way "
-                "round: Compressed(Wrapper(FedAvg(...)), checkpoint=...)"
-            )
+    def save(self, done: int, arrays: ArrayRecord, extra: Arrays) -> None:
+        """Write how many rounds are done, and everything as it is now; when this returns, it is safe."""
         facts, moments = state_of(self._strategy)
         chance, generators = random_state(self._noise)
-        link, tensors = _link_state(self._link)
-        parts = {"strategy": moments, "random": generators, "link": tensors, "extra": self.extra}
+        ledger, tensors = self._ledger.save()
+        parts = {"strategy": moments, "random": generators, "ledger": tensors, "extra": extra}
         about = {
             "version": VERSION,
             "kind": _kind(self._strategy),
-            "method": (self._link.method.identity.encode().decode() if self._link.method.identity else ""),
+            "method": _name(self._ledger.method),
             "done": done,
             "strategy": facts,
             "random": chance,
-            "link": link,
+            "ledger": ledger,
         }
         flat = {f"{part}.{name}": array for part, own in parts.items() for name, array in own.items()}
         flat["arrays"] = np.frombuffer(pack_arrays(arrays), np.uint8)
@@ -94,90 +86,32 @@ class Checkpoint:
             about, flat = unpack(self._path.read_bytes())
         except (OSError, ArchiveError) as error:
             raise RunError(f"the checkpoint {self._path} cannot be read: {error}; remove it to start anew") from error
-        if about["version"] != VERSION or about["kind"] != _kind(self._strategy):
+        if about.get("version") != VERSION:
             raise RunError(
-                f"the checkpoint {self._path} is of {about['kind']}, this strategy is {_kind(self._strategy)}; "
-                "go back to it, or give another folder"
+                f"the checkpoint {self._path} has format {about.get('version')}, and this version of FedSparQ reads "
+                f"format {VERSION}: go on with the version that wrote it, or give another folder"
             )
-        own = self._link.method.identity.encode().decode() if self._link.method.identity else ""
-        if about["method"] != own:
-            raise RunError(f"the checkpoint {self._path} is of the method {about['method']}, this one is {own}")
+        for what, own in (("kind", _kind(self._strategy)), ("method", _name(self._ledger.method))):
+            if about.get(what) != own:
+                saved, name = about.get(what), "the method " if what == "method" else ""
+                raise RunError(
+                    f"the checkpoint {self._path} is of {name}{saved}, this strategy is {own}; go back to it, or give "
+                    "another folder"
+                )
+        try:
+            restore(self._strategy, about["strategy"], part_of("strategy", flat))
+            set_random_state(about["random"], part_of("random", flat))
+            self._ledger.load(about["ledger"], part_of("ledger", flat))
+            self.extra = part_of("extra", flat)
+            return int(about["done"]), to_record(unpack_arrays(flat["arrays"].tobytes()))
+        except (KeyError, TypeError, ValueError, AttributeError, WireError) as error:
+            raise RunError(f"the checkpoint {self._path} is not what a strategy writes: {error}") from None
 
-        def part(name: str) -> Arrays:
-            return {key.removeprefix(f"{name}."): array for key, array in flat.items() if key.startswith(f"{name}.")}
 
-        restore(self._strategy, about["strategy"], part("strategy"))
-        set_random_state(about["random"], part("random"))
-        _restore_link(self._link, about["link"], part("link"))
-        self.extra = part("extra")
-        return about["done"], ArrayRecord(unpack_arrays(flat["arrays"].tobytes()))
+def _name(method: Method) -> str:
+    return method.identity.encode().decode() if method.identity else ""
 
 
 def _kind(strategy: Strategy) -> str:
-    inner = getattr(strategy, "strategy", None)
-    name = f"{type(strategy).__module__}.{type(strategy).__qualname__}"
-    return f"{name}({_kind(inner)})" if isinstance(inner, Strategy) else name
-
-
-def _link_state(link: Link) -> tuple[dict[str, Any], Arrays]:
-    channels = [
-        [node, layout, _listed(each.last), [_listed(one) for one in each.unconfirmed], each.numbering]
-        for (node, layout), each in link.channels.items()
-    ]
-    streams, arrays = [], dict[str, Any]()
-    for number, stream in enumerate(link.streams.values()):
-        down = stream.downlink
-        streams.append(
-            {
-                "template": stream.template.to_json(),
-                "version": stream.version,
-                "last": stream.last,
-                "ties": stream.ties,
-                "exact": [[version, digests] for version, digests in stream.exact.items()],
-                "held": list(down.held.items()),
-                "begun": down.state is not None,
-            }
-        )
-        if down.public is not None:
-            arrays[f"{number}.public"] = down.public.vector
-        for version, blob in down.changes.items():
-            arrays[f"{number}.change.{version}"] = np.frombuffer(blob, np.uint8)
-        if down.state is not None:
-            own = down.state.arrays()
-            arrays |= {f"{number}.state.{name}": own[name] for name in own if name != "feedback.residual"}
-    facts = {"number": link.number, "numbering": link.numbering, "channels": channels, "streams": streams}
-    return facts | {"compressing": sorted(link.compressing), "slowest": link.slowest}, arrays
-
-
-def _restore_link(link: Link, facts: dict[str, Any], arrays: Arrays) -> None:
-    link.number, link.numbering, link.slowest = facts["number"], facts.get("numbering", 0), facts["slowest"]
-    link.compressing = {(node, train) for node, train in facts["compressing"]}
-    link.channels = {
-        (node, layout): Channel(
-            Acknowledgement(*last), [Acknowledgement(*each) for each in unconfirmed], numbering=(*numbering, 0)[0]
-        )
-        for node, layout, last, unconfirmed, *numbering in facts["channels"]
-    }
-    link.restored = {node for node, _ in link.channels}
-    link.streams = {}
-    for number, each in enumerate(facts["streams"]):
-        template = Template.from_json(each["template"])
-        stream = link.streams[template.digest] = Stream(template, link.downlink)
-        stream.version, stream.last = each["version"], each["last"]
-        stream.ties = tuple((one, other) for one, other in each["ties"])
-        stream.exact = dict(each["exact"])
-        own, down = f"{number}.", stream.downlink
-        down.held, down.round = dict(map(tuple, each["held"])), stream.version
-        if link.downlink is None or f"{own}public" not in arrays:
-            continue
-        down.public = Model(arrays[f"{own}public"])
-        changes = {name: array for name, array in arrays.items() if name.startswith(f"{own}change.")}
-        down.changes = {int(name.rsplit(".", 1)[1]): array.tobytes() for name, array in changes.items()}
-        if each["begun"]:
-            fresh, prefix = link.downlink.init(template.layout), f"{own}state."
-            saved = {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
-            down.state = State.of_arrays(template.layout, fresh.arrays() | saved, len(fresh.rules))
-
-
-def _listed(each: Acknowledgement) -> list[Any]:
-    return [each.round, each.digest, each.share]
+    names = [f"{type(each).__module__}.{type(each).__qualname__}" for each in layers(strategy)]
+    return "(".join(names) + ")" * (len(names) - 1)

@@ -1,217 +1,48 @@
-"""Flower's records and ours: which arrays of a record are compressed, and which travel exactly as they are."""
+"""Flower's records and ours: frames in and out of messages, and arrays in a model's own types."""
 
 from __future__ import annotations
 
-import io
 import json
 import math
-import re
-import struct
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import xxhash
-from flwr.app import Array, ArrayRecord, RecordDict
-from numpy.typing import NDArray
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-from fedsparq.errors import UpdateError, WireError
-from fedsparq.layout import Layout, Vector
+from fedsparq.errors import WireError
+from fedsparq.federate.exact import ArraySpec
+from fedsparq.federate.serialized import Record, Serialized, to_array, view
+from fedsparq.flower.wrapped import STYPE, unwrap, wrap
+from fedsparq.layout import Layout
 
 EXAMPLES = "num-examples"
 """Flower's name for the number of examples an app trained on."""
-
 _MOST_EXAMPLES = 2**53
 """Whole numbers up to here are exact as floats."""
-
-NUMPY = "numpy.ndarray"
-"""How Flower says that an array's data is numpy's."""
-
-COMPRESSIBLE = ("float16", "float32")
-
-_MAX_HEADER = 4096
-_NPY = re.compile(
-    rb"\x93NUMPY(\x01\0..|[\x02\x03]\0....)\{'descr': '(?P<descr>[<>|=][a-zA-Z]\d{0,9}(\[\w{1,9}\])?)', "
-    rb"'fortran_order': (?P<fortran>False|True), 'shape': \((?P<shape>[\d, ]*)\), \} *\n",
-    re.DOTALL,
-)
-
-Entry = tuple[str, str, tuple[int, ...]]
-"""An array without its values: name, type, shape."""
+KEY = "fedsparq"
+_RECORD = "config"
+_CLIP = "clipping_norm"
+"""Where both of Flower's wrappers with clipping on the client say how long an update may be."""
 
 
-def entry_of(listed: Any) -> Entry:
-    """An entry as JSON has it; ValueError or TypeError for what is none."""
-    name, dtype, shape = listed
-    if not (isinstance(name, str) and isinstance(dtype, str)):
-        raise ValueError("the name or the type of an array is not a text")
-    if not all(type(length) is int and 0 <= length < 2**32 for length in shape):
-        raise ValueError(f"an array cannot have the shape {str(shape)[:80]}")
-    return name, dtype, tuple(shape)
-
-
-@dataclass(frozen=True)
-class Template:
-    """The arrays of a record without their values. Trained floats are compressed; all others travel exactly.
-
-    Exact are integers, booleans, float64, running statistics, and whatever else Flower can carry.
-    """
-
-    entries: tuple[Entry, ...]
-
-    @classmethod
-    def of(cls, record: ArrayRecord) -> Template:
-        return cls(tuple((name, array.dtype, tuple(array.shape)) for name, array in record.items()))
-
-    @cached_property
-    def layout(self) -> Layout:
-        """The arrays that are compressed."""
-        return _compressed(self.entries)
-
-    @cached_property
-    def exact(self) -> tuple[str, ...]:
-        """The names of the arrays that are not."""
-        compressed = {tensor.name for tensor in self.layout.tensors}
-        return tuple(name for name, _, _ in self.entries if name not in compressed)
-
-    @cached_property
-    def digest(self) -> int:
-        return xxhash.xxh3_64_intdigest(self.to_json().encode())
-
-    def to_json(self) -> str:
-        return json.dumps(self.entries, separators=(",", ":"))
-
-    @classmethod
-    def from_json(cls, text: str) -> Template:
-        try:
-            return cls(tuple(map(entry_of, json.loads(text))))
-        except (ValueError, TypeError, RecursionError) as error:
-            raise WireError(f"the names and shapes of a model cannot be read: {error}") from None
-
-    def check(self, record: Mapping[str, Array]) -> None:
-        """Refuse a record of another model, with the array that differs."""
-        for name in record:
-            if name not in self._shapes:
-                raise UpdateError(f"tensor {name!r} is not in the model; both sides need the same model")
-        for name, shape in self._shapes.items():
-            if name not in record:
-                raise UpdateError(f"tensor {name!r} of the model is missing; both sides need the same model")
-            if name not in self.exact and tuple(record[name].shape) != shape:
-                raise UpdateError(
-                    f"tensor {name!r} has shape {tuple(record[name].shape)}, the model has {shape}; "
-                    "both sides need the same model"
-                )
-
-    @cached_property
-    def _shapes(self) -> dict[str, tuple[int, ...]]:
-        return {name: shape for name, _, shape in self.entries}
-
-
-@dataclass(frozen=True)
-class _Typed:
-    dtype: str
-    shape: tuple[int, ...]
-
-
-@lru_cache(8)
-def _compressed(entries: tuple[Entry, ...]) -> Layout:
-    floats = {name: _Typed(dtype, shape) for name, dtype, shape in entries if dtype in COMPRESSIBLE}
-    trained = {tensor.name for tensor in Layout.of(floats).parameters}
-    return Layout.of({name: typed for name, typed in floats.items() if name in trained})
-
-
-def layout_of(record: ArrayRecord) -> Layout:
+def layout_of(record: Record) -> Layout:
     """The layout of what is compressed of a record."""
-    return Template.of(record).layout
+    return ArraySpec.of(record).layout
 
 
-def to_vector(record: Mapping[str, Array], layout: Layout) -> Vector:
-    """The compressed arrays of a record as one flat vector; other arrays are passed over."""
-    vector = np.empty(layout.size, np.float32)
-    for tensor in layout.tensors:
-        vector[tensor.span].reshape(tensor.shape)[...] = view(record[tensor.name])
-    return vector
+def to_record(arrays: Record) -> ArrayRecord:
+    return ArrayRecord({name: to_flower(array) for name, array in arrays.items()})
 
 
-def to_record(template: Template, vector: Vector, exact: Mapping[str, Array]) -> ArrayRecord:
-    """The arrays of a template: the compressed ones from a flat vector, the others as they are."""
-    spans = {tensor.name: tensor for tensor in template.layout.tensors}
-    arrays = {}
-    for name, dtype, shape in template.entries:
-        tensor = spans.get(name)
-        arrays[name] = exact[name] if tensor is None else to_array(vector[tensor.span].reshape(shape).astype(dtype))
-    return ArrayRecord(arrays)
+def to_flower(array: Serialized) -> Array:
+    if isinstance(array, Array):
+        return array
+    return Array(array.dtype, tuple(array.shape), array.stype, array.data)
 
 
-def exact_of(record: Mapping[str, Array], names: Iterable[str]) -> dict[str, Array]:
-    return {name: record[name] for name in names}
-
-
-def view(array: Array) -> NDArray[Any]:
-    """Return an array's values without a copy: read only. UpdateError unless its bytes are just what it says."""
-    if array.stype != NUMPY:
-        raise UpdateError(f"an array of the kind {str(array.stype)[:80]!r} has no values that we can read")
-    data = array.data
-    wide = data[6:7] != b"\1"
-    start = (12 if wide else 10) + int.from_bytes(data[8:12] if wide else data[8:10], "little")
-    if start > min(len(data), _MAX_HEADER):
-        raise UpdateError(f"an array of {len(data)} bytes is not in numpy's format")
-    shape, fortran, dtype = _npy_header(data[:start])
-    if shape != tuple(array.shape) or not (str(dtype) == array.dtype or dtype.kind == "V"):
-        raise UpdateError(f"an array says that it is {str(array.dtype)[:80]}{array.shape}, and is {dtype}{shape}")
-    if len(data) - start != math.prod(shape) * dtype.itemsize:
-        raise UpdateError(f"an array {dtype}{shape} has {len(data) - start} bytes")
-    values = np.frombuffer(data, dtype, offset=start, count=math.prod(shape))
-    return values.reshape(shape[::-1]).T if fortran else values.reshape(shape)
-
-
-@lru_cache(1024)
-def _npy_header(data: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Read what stands before an array's values in numpy's format; the same for as long as a model is trained.
-
-    Only what numpy itself writes for plain types is read, and numpy does not read it: no objects, no structures.
-    """
-    match = _NPY.fullmatch(data)
-    try:
-        if match is None or match["descr"][1:2] == b"O":
-            raise ValueError("it has no header that numpy writes for numbers")
-        shape = tuple(int(length) for length in match["shape"].split(b",") if length.strip())
-        dtype = np.dtype(match["descr"].decode())
-        if not dtype.itemsize or any(length >= 2**63 for length in shape):
-            raise ValueError(f"there is no such array: {dtype}{shape}")
-    except (ValueError, TypeError) as error:
-        raise UpdateError(f"an array cannot be read: {str(error)[:200]}") from None
-    return shape, match["fortran"] == b"True", dtype
-
-
-def to_array(values: NDArray[Any]) -> Array:
-    """`Array(values)`, with one copy instead of three."""
-    values = np.ascontiguousarray(values).reshape(values.shape)
-    stream = io.BytesIO()
-    header = {"descr": np.lib.format.dtype_to_descr(values.dtype), "fortran_order": False, "shape": values.shape}
-    np.lib.format.write_array_header_1_0(stream, header)
-    data = b"".join((stream.getvalue(), values.reshape(-1).view(np.uint8).data))
-    return Array(str(values.dtype), values.shape, NUMPY, data)
-
-
-def same(one: Array, other: Array) -> bool:
-    """Whether two arrays are the same in every bit."""
-    return (one.dtype, one.shape, one.stype, one.data) == (other.dtype, other.shape, other.stype, other.data)
-
-
-def array_digest(array: Array) -> int:
-    return xxhash.xxh3_64_intdigest(array.data, xxhash.xxh3_64_intdigest(f"{array.dtype}{array.shape}".encode()))
-
-
-def cast(arrays: ArrayRecord, template: Template) -> ArrayRecord:
-    """The same arrays in the types of a template: integers are rounded, never cut. Arrays it does not know stay."""
-    wanted = {name: dtype for name, dtype, _ in template.entries}
-    return ArrayRecord({name: _cast(array, wanted.get(name, array.dtype)) for name, array in arrays.items()})
-
-
-def size(record: ArrayRecord) -> int:
+def size(record: Record) -> int:
     """The bytes of a record's arrays."""
     return sum(len(array.data) for array in record.values())
 
@@ -235,34 +66,72 @@ def examples(content: RecordDict) -> float:
     return 1
 
 
-def pack_arrays(arrays: Mapping[str, Array]) -> bytes:
-    """Arrays with their names and types, as bytes."""
-    about = json.dumps([(n, a.dtype, a.shape, a.stype, len(a.data)) for n, a in arrays.items()]).encode()
-    return b"".join((struct.pack("<I", len(about)), about, *(array.data for array in arrays.values())))
+def alike(contents: Mapping[int, RecordDict]) -> dict[int, RecordDict]:
+    """The contents whose metrics have a mean: those whose names and lengths are as most nodes say them."""
+    kinds = {node: _kinds(content) for node, content in contents.items()}
+    usual = Counter(kinds.values()).most_common(1)
+    return {node: content for node, content in contents.items() if kinds[node] == usual[0][0]}
 
 
-def unpack_arrays(data: bytes) -> dict[str, Array]:
-    """What `pack_arrays` packed."""
-    arrays = {}
-    try:
-        (length,) = struct.unpack_from("<I", data)
-        at = 4 + length
-        for name, dtype, shape, stype, count in json.loads(data[4:at]):
-            if count < 0 or at + count > len(data):
-                raise ValueError("cut")
-            arrays[str(name)] = Array(dtype, tuple(shape), stype, bytes(data[at : at + count]))
-            at += count
-    except (struct.error, ValueError, TypeError, RecursionError) as error:
-        raise WireError(f"packed arrays cannot be read: {error}") from None
-    if at != len(data):
-        raise WireError("packed arrays were cut on their way")
-    return arrays
+def _kinds(content: RecordDict) -> tuple[object, ...]:
+    """The names of metrics, and how many numbers each of them has."""
+
+    def length(value: object) -> int:
+        return len(value) if isinstance(value, list) else -1
+
+    records = content.metric_records.items()
+    return tuple((name, tuple(sorted((key, length(each)) for key, each in record.items()))) for name, record in records)
 
 
-def _cast(array: Array, dtype: str) -> Array:
+def clip_of(content: RecordDict) -> float:
+    """How long what leaves the node may be; infinity where nobody clips on the client."""
+    for record in content.config_records.values():
+        value = record.get(_CLIP)
+        if isinstance(value, int | float) and value > 0:
+            return float(value)
+    return math.inf
+
+
+def with_frame(content: RecordDict, frame: bytes, *, plain: bool, spec: ArraySpec | None = None) -> RecordDict:
+    """The content of a message to one node; what it shares with other nodes is left alone.
+
+    The frame takes the place of the model's arrays where it carries the model. Else it lies in the config, beside the
+    `plain` arrays or beside the names of the model's arrays (`spec`), without data: an app without the mod fails on
+    them, and its error names our serialization type.
+    """
+    key = next(iter(content.array_records))
+    if not plain and spec is None:
+        return RecordDict({**content, key: wrap(frame)})
+    name, record = next(iter(content.config_records.items()), (_RECORD, ConfigRecord()))
+    framed = RecordDict({**content, name: ConfigRecord({**record, KEY: frame})})
+    if spec is not None:
+        framed[key] = ArrayRecord({name: Array(dtype, shape, STYPE, b"") for name, dtype, shape in spec.entries})
+    return framed
+
+
+def without_frame(content: RecordDict) -> tuple[RecordDict, bytes | None]:
+    """The content as the app expects it, and the frame, if there is one."""
+    for record in content.array_records.values():
+        frame = unwrap(record)
+        if frame is not None:
+            return content, frame
+    for name, config in content.config_records.items():
+        found = config.get(KEY)
+        if isinstance(found, bytes):
+            return RecordDict({**content, name: ConfigRecord({k: v for k, v in config.items() if k != KEY})}), found
+    return content, None
+
+
+def cast(arrays: Record, spec: ArraySpec) -> ArrayRecord:
+    """The same arrays in the types of a spec: integers are rounded, never cut. Arrays it does not know stay."""
+    wanted = {name: dtype for name, dtype, _ in spec.entries}
+    return to_record({name: _cast(array, wanted.get(name, array.dtype)) for name, array in arrays.items()})
+
+
+def _cast(array: Serialized, dtype: str) -> Serialized:
     if array.dtype == dtype:
         return array
-    values, wanted = array.numpy(), np.dtype(dtype)
+    values, wanted = view(array), np.dtype(dtype)
     if wanted.kind == "b":
         values = np.rint(values)
     elif wanted.kind in "iu":
@@ -272,3 +141,33 @@ def _cast(array: Array, dtype: str) -> Array:
         whole = np.where(low | high, 0, rounded).astype(wanted)
         return to_array(np.where(low, limits.min, np.where(high, limits.max, whole)).astype(wanted))
     return to_array(np.asarray(values.astype(wanted)))
+
+
+def extra_of(key: str, content: RecordDict) -> bytes:
+    """What a reply holds beside its update, to be sent again with it."""
+
+    def plain(records: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: {k: _jsonable(v) for k, v in record.items()} for name, record in records.items()}
+
+    return json.dumps([key, plain(content.metric_records), plain(content.config_records)]).encode()
+
+
+def of_extra(data: bytes) -> tuple[str, RecordDict]:
+    """Undo `extra_of`."""
+    key, metrics, configs = json.loads(data)
+    records: dict[str, Any] = {name: MetricRecord(values) for name, values in metrics.items()}
+    for name, values in configs.items():
+        records[name] = ConfigRecord({k: _of_json(v) for k, v in values.items()})
+    return key, RecordDict(records)
+
+
+def _jsonable(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return {"hex": value.hex()}
+    return [_jsonable(each) for each in value] if isinstance(value, list) else value
+
+
+def _of_json(value: Any) -> Any:
+    if isinstance(value, dict):
+        return bytes.fromhex(value["hex"])
+    return [_of_json(each) for each in value] if isinstance(value, list) else value

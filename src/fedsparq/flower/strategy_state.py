@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp.strategy import Strategy
 
 from fedsparq.errors import OptionError
-from fedsparq.flower.records import pack_arrays, unpack_arrays
+from fedsparq.federate.exact import pack_arrays, unpack_arrays
+from fedsparq.flower.advice import layers
+from fedsparq.flower.records import to_record
 from fedsparq.layout import Arrays
 
 _MOMENTS = ("current_arrays", "momentum_vector", "m_t", "v_t", "clipping_norm", "current_bst")
@@ -20,19 +22,25 @@ KEPT = (*_MOMENTS, *_TURNS)
 """What Flower's own strategies keep from one round to the next."""
 
 
+@runtime_checkable
+class Resumable(Protocol):
+    """A strategy that says itself what it must not lose."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
 def check_state_known(strategy: Strategy) -> None:
     """Refuse a strategy whose state we cannot know, before anything has started."""
-    if _own_state(strategy):
-        return
-    kind = type(strategy)
-    if not kind.__module__.startswith("flwr."):
-        raise OptionError(
-            f"a checkpoint cannot know what {kind.__name__} remembers between rounds: give it state_dict() and "
-            "load_state_dict(state), with numbers, words, arrays, lists and dicts in it"
-        )
-    inner = getattr(strategy, "strategy", None)
-    if isinstance(inner, Strategy):
-        check_state_known(inner)
+    for each in layers(strategy):
+        if isinstance(each, Resumable):
+            return
+        if not type(each).__module__.startswith("flwr."):
+            raise OptionError(
+                f"a checkpoint cannot know what {type(each).__name__} remembers between rounds: give it state_dict() "
+                "and load_state_dict(state), with numbers, words, arrays, lists and dicts in it"
+            )
 
 
 def state_of(strategy: Strategy) -> tuple[Any, Arrays]:
@@ -69,27 +77,30 @@ def set_random_state(facts: Any, arrays: Arrays) -> None:
         np.random.set_state((kind, arrays["numpy"].astype(np.uint32), place, has_gauss, gauss))
 
 
-def _own_state(strategy: Strategy) -> bool:
-    return callable(getattr(strategy, "state_dict", None)) and callable(getattr(strategy, "load_state_dict", None))
+def _state(strategy: Strategy) -> list[dict[str, Any]]:
+    """What each layer remembers, the outermost first; one that says it itself speaks for those inside."""
+    states = list[dict[str, Any]]()
+    for each in layers(strategy):
+        if isinstance(each, Resumable):
+            return [*states, {"own": each.state_dict()}]
+        state = {name: getattr(each, name) for name in KEPT if hasattr(each, name)}
+        accountant = getattr(each, "accountant", None)
+        states.append(state if accountant is None else {**state, "accountant": accountant.state_dict()})
+    return states
 
 
-def _state(strategy: Strategy) -> dict[str, Any]:
-    if _own_state(strategy):
-        return {"own": strategy.state_dict()}  # type: ignore[attr-defined]
-    state = {name: getattr(strategy, name) for name in KEPT if name in vars(strategy)}
-    inner = getattr(strategy, "strategy", None)
-    return {**state, "strategy": _state(inner)} if isinstance(inner, Strategy) else state
-
-
-def _restore(strategy: Strategy, state: dict[str, Any]) -> None:
-    if "own" in state:
-        strategy.load_state_dict(state["own"])  # type: ignore[attr-defined]
-        return
-    for name, value in state.items():
-        if name == "strategy":
-            _restore(strategy.strategy, value)  # type: ignore[attr-defined]
-        else:
-            setattr(strategy, name, value)
+def _restore(strategy: Strategy, states: list[dict[str, Any]]) -> None:
+    for each, state in zip(layers(strategy), states, strict=False):
+        target: Any = each
+        for name, value in state.items():
+            if name == "own":
+                target.load_state_dict(value)
+            elif name != "accountant":
+                setattr(target, name, value)
+            elif target.accountant is None:
+                raise OptionError("this strategy lacks the checkpoint's accountant: what was spent would be forgotten")
+            else:
+                target.accountant.load_state_dict(value)
 
 
 def _packed(value: Any, arrays: Arrays) -> Any:
@@ -127,7 +138,7 @@ def _unpacked(packed: Any, arrays: Arrays) -> Any:
     if kind == "bytes":
         return arrays[value].tobytes()
     if kind == "record":
-        return ArrayRecord(unpack_arrays(arrays[value].tobytes()))
+        return to_record(unpack_arrays(arrays[value].tobytes()))
     if kind == "dict":
         return {_unpacked(key, arrays): _unpacked(each, arrays) for key, each in value}
     if kind in ("MetricRecord", "ConfigRecord"):

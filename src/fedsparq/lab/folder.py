@@ -24,6 +24,7 @@ from safetensors.numpy import save as save_tensors
 from fedsparq.archive import remove_scratch, write_safely
 from fedsparq.errors import FedSparQError, RunError
 from fedsparq.federate.model import Model
+from fedsparq.federate.store import DiskStore
 from fedsparq.lab.records import ClassCounts, Round, Run, RunInfo
 from fedsparq.lab.settings import slug
 from fedsparq.lab.specs import RunSpec, read_spec
@@ -259,9 +260,7 @@ class RunFolder:
         """Write the model and the summary, and clear the checkpoints away unless they are small."""
         write_safely(self.path / "model.safetensors", save_tensors(layout.unflatten(model.vector, model.buffers)))
         write_safely(self.path / "summary.json", json.dumps(summary, indent=2, allow_nan=False).encode())
-        for client in self.client_states.glob("client-*"):
-            for path in sorted(client.iterdir(), key=_age)[1:]:
-                path.unlink()
+        DiskStore(self.client_states).keep_newest()
         if sum(path.stat().st_size for path in self.state.rglob("*")) > MAX_RETAINED_BYTES:
             shutil.rmtree(self.state, ignore_errors=True)
 
@@ -371,8 +370,3 @@ def _parse(read: Callable[[str], _T], text: str, where: str) -> _T:
         if first["type"] == "json_invalid":
             raise RunError(f"{where} is not JSON (cut off?): {first['msg']}") from error
         raise RunError(": ".join(filter(None, [where, ".".join(map(str, first["loc"])), first["msg"]]))) from error
-
-
-def _age(path: Path) -> int:
-    """Sorts the files of a client, its newest state first."""
-    return -int(path.stem) if path.suffix == ".safetensors" and path.stem.isdecimal() else 1

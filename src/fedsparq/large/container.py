@@ -1,4 +1,4 @@
-"""Messages of models of any size: FSQ1 messages one behind the other, each for a piece of the model.
+"""Messages of models of any size: a sequence of FSQ1 messages, each for a piece of the model.
 
 wire/FORMAT.md describes the bytes under "Streams".
 """
@@ -9,10 +9,10 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, BinaryIO
+from typing import Annotated, Any, BinaryIO
 
 import xxhash
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedsparq import threads as threading
 from fedsparq.errors import OptionError, WireError
@@ -23,14 +23,27 @@ from fedsparq.wire import decode, encode
 
 MAGIC = b"FSQS"
 _VERSION = 1
-_MOST_HEADER = 1 << 26
+_MAX_HEADER = 1 << 26
 _CHECKSUM = 8
-_KEYS = {"cut", "group", "method", "origin", "round", "tensors"}
+
+Number = Annotated[int, Field(ge=0, lt=2**63)]
+
+
+class _Header(BaseModel):
+    """The JSON object at the start of a message."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+    method: list[Any]
+    origin: Annotated[str, Field(pattern="^[0-9a-f]{16}$")]
+    round: Number
+    group: Annotated[int, Field(ge=1)]
+    cut: Annotated[int, Field(le=LARGEST_CUT)]
+    tensors: list[tuple[str, list[Number]]]
 
 
 @dataclass(frozen=True)
 class About:
-    """What a message says of itself before its pieces."""
+    """What a message states of itself before its pieces."""
 
     method: Identity
     origin: str
@@ -41,8 +54,7 @@ class About:
     group: int = GROUP
     cut: int = CUT
 
-    @cached_property
-    def pieces(self) -> tuple[Piece, ...]:
+    def pieces(self) -> Iterator[Piece]:
         return cut(self.shapes, self.group, self.cut)
 
     def encode(self) -> bytes:
@@ -54,51 +66,45 @@ class About:
     @classmethod
     def decode(cls, text: bytes) -> About:
         try:
-            about = json.loads(text)
-            if set(about) != _KEYS:
-                raise ValueError(f"it has the keys {', '.join(sorted(about))}")
-            pairs = [(name, tuple(shape)) for name, shape in about["tensors"]]
-        except (ValueError, TypeError, AttributeError, RecursionError) as error:
-            raise WireError(f"the header of a stream cannot be read: {error}") from None
-        numbers = [about["round"], about["group"], about["cut"], *(n for _, shape in pairs for n in shape)]
-        origin = about["origin"]
-        if not all(type(n) is int and 0 <= n < 2**63 for n in numbers) or not all(type(n) is str for n, _ in pairs):
-            raise WireError("the header of a stream has a name, a shape or a number that cannot be one")
-        if not (isinstance(origin, str) and len(origin) == 16 and set(origin) <= set("0123456789abcdef")):
-            raise WireError("the header of a stream does not tell which residual it came from")
-        if not 1 <= about["group"] <= about["cut"] <= LARGEST_CUT:
-            raise WireError(f"pieces of {about['group']:,} to {about['cut']:,} coordinates are not read here")
-        if len({name for name, _ in pairs}) != len(pairs):
-            raise WireError("the header of a stream names a tensor twice")
-        if sum(math.prod(shape) for _, shape in pairs) >= 2**63:
-            raise WireError("the header of a stream tells of more coordinates than there can be")
-        method = Identity.decode(json.dumps(about["method"]).encode())
-        return cls(method, origin, about["round"], dict(pairs), about["group"], about["cut"])
+            header = _Header.model_validate_json(text)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            where = ".".join(map(str, first["loc"]))
+            raise WireError(f"the header of the stream cannot be read: {where}: {first['msg']}") from None
+        shapes = {name: tuple(shape) for name, shape in header.tensors}
+        if header.group > header.cut:
+            raise WireError(f"the stream is cut into pieces of {header.group:,} to {header.cut:,} coordinates")
+        if len(shapes) < len(header.tensors):
+            raise WireError("the header of the stream names a tensor twice")
+        if sum(map(math.prod, shapes.values())) >= 2**63:
+            raise WireError("the header of the stream states 2^63 coordinates or more")
+        method = Identity.decode(json.dumps(header.method).encode())
+        return cls(method, header.origin, header.round, shapes, header.group, header.cut)
 
 
 class MessageWriter:
-    """Writes a message to anything with `write`: all pieces in order, then `close`."""
+    """Write a message to anything with `write`: all pieces in order, then `close`."""
 
     def __init__(self, stream: BinaryIO, about: About) -> None:
         self._stream, self._digest = stream, xxhash.xxh3_64()
-        self._left = [*reversed(about.pieces)]
+        self._missing = sum(1 for _ in about.pieces())
         self.bytes = 0
         header = about.encode()
-        if len(header) > _MOST_HEADER:
-            raise OptionError(f"the names and shapes of the tensors take {len(header):,} bytes; {_MOST_HEADER:,} fit")
+        if len(header) > _MAX_HEADER:
+            raise OptionError(f"the names and shapes of the tensors take {len(header):,} bytes; {_MAX_HEADER:,} fit")
         self._write(MAGIC + bytes([_VERSION]) + len(header).to_bytes(4, "little") + header)
 
     def add(self, payload: Payload | bytes) -> None:
-        """The payload of the next piece, or its FSQ1 message."""
-        self._left.pop()
+        """Write the next piece: its payload, or its FSQ1 message."""
+        self._missing -= 1
         blob = payload if isinstance(payload, bytes) else encode(payload)
         self._write(len(blob).to_bytes(4, "little"))
         self._write(blob)
 
     def close(self) -> str:
-        """Write the checksum, and return it in hexadecimal; an error if pieces are missing. The stream stays open."""
-        if self._left:
-            raise OptionError(f"{len(self._left)} pieces of the message are missing")
+        """Write the checksum, and return it in hexadecimal; the stream stays open."""
+        if self._missing:
+            raise OptionError(f"{self._missing} pieces of the message are missing")
         checksum: str = self._digest.hexdigest()
         self._write(self._digest.intdigest().to_bytes(_CHECKSUM, "little"))
         return checksum
@@ -110,9 +116,9 @@ class MessageWriter:
 
 
 class MessageReader:
-    """Reads a message from anything with `read`, once, a piece at a time.
+    """Read a message from anything with `read`, once, a piece at a time.
 
-    Only when the iteration has come to its end is the message known to be right: keep back what is made of it.
+    Only at the end of the iteration is the message known to be right: hold back what is made of it until then.
     """
 
     def __init__(self, stream: BinaryIO) -> None:
@@ -123,19 +129,19 @@ class MessageReader:
         if start[len(MAGIC)] != _VERSION:
             raise WireError(f"the stream is of version {start[len(MAGIC)]}; this program reads version {_VERSION}")
         length = int.from_bytes(start[-4:], "little")
-        if length > _MOST_HEADER:
-            raise WireError(f"the header of a stream has {length:,} bytes; {_MOST_HEADER:,} are the most")
+        if length > _MAX_HEADER:
+            raise WireError(f"the header of a stream has {length:,} bytes; {_MAX_HEADER:,} are the most")
         self.about = About.decode(self._read(length))
         self.checksum = ""
         """Known at the end."""
 
     def payloads(self, threads: int | None = None) -> Iterator[tuple[Piece, Payload]]:
-        """The pieces in order, each checked; WireError, at the latest at the end, for what is not exactly right."""
-        return threading.in_order(_decoded, self.blobs(), threading.count_of(threads))
+        """Return the pieces in order, each checked; WireError, at the latest at the end, for a damaged message."""
+        return threading.imap(_decoded, self.blobs(), threading.resolve_threads(threads))
 
     def blobs(self) -> Iterator[tuple[Piece, bytes]]:
-        """The same as FSQ1 messages, not looked into."""
-        for piece in self.about.pieces:
+        """Return the pieces as FSQ1 messages, not decoded."""
+        for piece in self.about.pieces():
             length, most = int.from_bytes(self._read(4), "little"), _most_bytes(piece)
             if length > most:
                 raise WireError(f"piece {piece.number} of the stream has {length:,} bytes; {most:,} are the most")
@@ -144,7 +150,7 @@ class MessageReader:
         if int.from_bytes(self._read(_CHECKSUM), "little") != expected:
             raise WireError("the checksum of the stream does not match: it was damaged on its way")
         if self._stream.read(1):
-            raise WireError("bytes stand behind the end of the stream")
+            raise WireError("trailing bytes after the stream")
 
     def _read(self, count: int) -> bytes:
         parts, left = [], count
@@ -164,18 +170,12 @@ def _decoded(found: tuple[Piece, bytes]) -> tuple[Piece, Payload]:
 
 
 def _most_bytes(piece: Piece) -> int:
-    """No kind of value takes more."""
+    """Return a bound on the bytes of a piece: no value kind takes more."""
     return 8 * piece.size + 4096 * (len(piece.parts) + 1)
 
 
-def same_tensors(ours: Shapes, theirs: Shapes, what: str) -> None:
-    """An error that names the first difference, unless both have the same tensors in the same order."""
-    if list(ours.items()) == list(theirs.items()):
-        return
-    raise WireError(f"{what} is for another model: {difference(ours, theirs)}")
-
-
 def difference(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
+    """Return the first difference between the shapes of two models, as text."""
     for name, shape in theirs.items():
         if name not in ours:
             return f"it has a tensor {name!r}, which is not here"

@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Protocol
 
-from fedsparq.layout import Layout
+import numpy as np
+
+from fedsparq.layout import Layout, Vector
 
 Shapes = Mapping[str, tuple[int, ...]]
+
+
+class Tensors(Protocol):
+    """Tensors whose shapes are known, and whose values can be read a part at a time, more than once."""
+
+    @property
+    def shapes(self) -> Shapes: ...
+
+    def part(self, name: str, start: int, stop: int) -> Vector:
+        """Return coordinates of one tensor in C order, as float32; not to be changed."""
+
 
 GROUP = 1 << 22
 """Neighbouring layers make one piece as long as they have no more coordinates than this together."""
@@ -54,23 +68,31 @@ class Piece:
     def size(self) -> int:
         return sum(part.size for part in self.parts)
 
+    def gather(self, tensors: Tensors) -> Vector:
+        """Return the piece of these tensors in one vector: a view where it is one part of a file."""
+        parts = [tensors.part(part.name, part.start, part.stop) for part in self.parts]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
-def cut(shapes: Shapes, group: int = GROUP, most: int = CUT) -> tuple[Piece, ...]:
-    """The pieces of a model, in order. Both sides of a message cut alike."""
-    pieces: list[tuple[Part, ...]] = []
-    open_parts: list[Part] = []
+    def split(self, vector: Vector) -> Iterator[tuple[Part, Vector]]:
+        """Return each part with its share of the piece's vector."""
+        return zip(self.parts, (vector[tensor.span] for tensor in self.layout.parameters), strict=True)
+
+
+def cut(shapes: Shapes, group: int = GROUP, most: int = CUT) -> Iterator[Piece]:
+    """Cut a model into pieces, in order, one at a time. Both sides of a message cut equally."""
+    number, held, parts = 0, 0, list[Part]()
     for name, shape in shapes.items():
         size = math.prod(shape)
-        if size > most:
-            ranges = ((start, min(start + most, size)) for start in range(0, size, most))
-            own = [(Part(name, start, stop, (stop - start,), False),) for start, stop in ranges]
-            pieces += [tuple(open_parts), *own] if open_parts else own
-            open_parts = []
+        if parts and (size > most or held + size > group):
+            yield Piece(number, tuple(parts))
+            number, held, parts = number + 1, 0, []
+        if size <= most:
+            held += size
+            parts.append(Part(name, 0, size, shape, True))
             continue
-        if open_parts and sum(part.size for part in open_parts) + size > group:
-            pieces.append(tuple(open_parts))
-            open_parts = []
-        open_parts.append(Part(name, 0, size, shape, True))
-    if open_parts:
-        pieces.append(tuple(open_parts))
-    return tuple(Piece(number, parts) for number, parts in enumerate(pieces))
+        for start in range(0, size, most):
+            stop = min(start + most, size)
+            yield Piece(number, (Part(name, start, stop, (stop - start,), False),))
+            number += 1
+    if parts:
+        yield Piece(number, tuple(parts))

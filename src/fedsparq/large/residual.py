@@ -7,38 +7,31 @@ that the new header names counts as made; until then there is neither.
 from __future__ import annotations
 
 import base64
-import fcntl
 import json
 import os
 import secrets
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import xxhash
-from numpy.typing import NDArray
 
-from fedsparq.archive import SCRATCH, ArchiveError, create, make_folder, open_lock, pack, sync_folder, unpack
+from fedsparq.archive import SCRATCH, ArchiveError, create, pack, sync_folder, tensor_header, unpack
+from fedsparq.archive import locked as lock
 from fedsparq.errors import RunError, UpdateError
-from fedsparq.large.pieces import Shapes
+from fedsparq.large.pieces import Piece, Shapes
 from fedsparq.large.tensors import SafetensorsFile
-from fedsparq.layout import Vector
+from fedsparq.layout import Arrays, Vector
 
 _KEY = "fedsparq-residual"
 _STATE = "fedsparq.state"
 _VERSION = 1
 _DIGITS = "0" * 16
 
-States = dict[str, NDArray[Any]]
-"""What the method remembers of each piece beside the residual, and of the whole, by `piece.name`."""
-
 
 @dataclass(frozen=True)
 class Record:
-    """What is known of a residual."""
+    """What a residual states of itself, and of the last message."""
 
     method: str
     """Its identity, as text."""
@@ -60,10 +53,12 @@ class Record:
 class Residual:
     """An existing residual, or one of zeros where there is no file yet."""
 
-    def __init__(self, path: Path, shapes: Shapes | None = None) -> None:
-        self.path, self._file, self._digest = path, None, xxhash.xxh3_64()
+    def __init__(self, path: Path) -> None:
+        self.path, self._digest = path, xxhash.xxh3_64()
+        self._file: SafetensorsFile | None = None
         self.record: Record | None = None
-        self.states: States = {}
+        self.states: Arrays = {}
+        """What the method keeps of each piece besides the residual, and of the whole, by `piece.name`."""
         if not path.exists():
             return
         try:
@@ -80,18 +75,19 @@ class Residual:
 
     @property
     def shapes(self) -> Shapes:
+        """Return the shapes of its tensors: none if nothing was sent yet, or the method keeps no residual."""
         return {} if self._file is None else self._file.shapes
 
-    def part(self, name: str, start: int, stop: int) -> Vector | None:
-        """Some of it; None where nothing was sent yet, or the method keeps no residual."""
-        return None if self._file is None or name not in self._file.entries else self._file.part(name, start, stop)
+    def piece(self, piece: Piece) -> Vector | None:
+        """Return a piece of the residual; None if it has no tensors."""
+        return piece.gather(self._file) if self._file and self.shapes else None
 
     def passed(self, vector: Vector) -> None:
-        """Note that a part was read, in the order of the file; `check` compares."""
+        """Note that a piece was read, in the order of the file; `check` compares."""
         self._digest.update(vector.data)
 
     def check(self) -> None:
-        """An error if what was read is not what was written."""
+        """Raise RunError unless all pieces were read as they were written."""
         if self._file is not None and self._digest.hexdigest() != self._expected:
             raise RunError(f"the residual {self.path} was damaged after it was written; it is left there")
 
@@ -100,30 +96,28 @@ class NewResidual:
     """The residual of the next round, under another name until it is committed."""
 
     def __init__(self, path: Path, shapes: Shapes) -> None:
-        self._path, self._scratch = path, path.with_name(f".{path.name}{SCRATCH}")
-        self._shapes, self._digest = shapes, xxhash.xxh3_64()
+        self._path, self._scratch = path, scratch_of(path)
+        self._tensors, self._digest = {name: ("F32", shape) for name, shape in shapes.items()}, xxhash.xxh3_64()
         self._file = create(self._scratch, private=True)
         self._reserved = -1
 
     def begin(self, record: Record, states_bytes: int) -> None:
         """Leave room for the header, which is written last."""
-        about = asdict(record) | {"round": 10**18, "restored": [*record.restored, 10**18]}
-        room = len(self._header(json.dumps(about), b" " * states_bytes, _DIGITS)) + 4096
-        self._reserved = -(-room // 4096) * 4096
+        longest = replace(record, round=10**18, restored=(*record.restored, 10**18))
+        self._reserved = -(-(len(self._header(longest, b" " * states_bytes)) + 4096) // 4096) * 4096
         self._file.seek(self._reserved)
 
     def add(self, vector: Vector) -> None:
         self._file.write(vector.data)
         self._digest.update(vector.data)
 
-    def commit(self, record: Record, states: Mapping[str, NDArray[Any]]) -> None:
+    def commit(self, record: Record, states: Arrays) -> None:
         """Write the header, and take the old one's place: from here on the record holds."""
-        header = self._header(json.dumps(asdict(record)), pack({}, states), self._digest.hexdigest())
-        if 8 + len(header) > self._reserved:
+        header = self._header(record, pack({}, states), self._reserved)
+        if len(header) > self._reserved:
             raise RunError("the state of the method has grown while it compressed: its residual cannot be written")
-        header += b" " * (self._reserved - 8 - len(header))
         self._file.seek(0)
-        self._file.write(len(header).to_bytes(8, "little") + header)
+        self._file.write(header)
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
@@ -134,28 +128,16 @@ class NewResidual:
         self._file.close()
         self._scratch.unlink(missing_ok=True)
 
-    def _header(self, record: str, states: bytes, checksum: str) -> bytes:
-        about = {_KEY: json.dumps([record, checksum]), _STATE: base64.b64encode(states).decode()}
-        header: dict[str, Any] = {"__metadata__": about}
-        at = 0
-        for name, shape in self._shapes.items():
-            size = 4 * int(np.prod(shape, dtype=np.int64))
-            header[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [at, at + size]}
-            at += size
-        return json.dumps(header).encode()
+    def _header(self, record: Record, states: bytes, size: int = 0) -> bytes:
+        about = json.dumps([json.dumps(asdict(record)), self._digest.hexdigest()])
+        return tensor_header({_KEY: about, _STATE: base64.b64encode(states).decode()}, self._tensors, size)
 
 
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Nobody else may work on this residual meanwhile."""
-    try:
-        make_folder(path.parent, private=True)
-        file = open_lock(path.with_name(f".{path.name}.lock"))
-    except OSError as error:
-        raise RunError(f"cannot write beside {path}: {error.strerror or error}") from None
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise RunError(f"another process is at work on the residual {path}") from None
-        yield
+def scratch_of(residual: Path) -> Path:
+    """Return where the next residual is written before it takes the place of this one."""
+    return residual.with_name(f".{residual.name}{SCRATCH}")
+
+
+def locked(residual: Path) -> AbstractContextManager[None]:
+    """Keep other processes away from a residual; RunError if another process works on it."""
+    return lock(residual.with_name(f".{residual.name}.lock"))

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import xxhash
 
 from fedsparq import threads as threading
@@ -16,21 +15,22 @@ from fedsparq.archive import SCRATCH, create, make_folder, pack, sync_folder
 from fedsparq.errors import OptionError, RunError, UpdateError
 from fedsparq.large.container import About, MessageWriter, difference
 from fedsparq.large.message import opened
-from fedsparq.large.pieces import CUT, GROUP, Piece, Shapes
-from fedsparq.large.piecewise import Done, Piecewise, put_back
+from fedsparq.large.pieces import CUT, GROUP, Piece, Shapes, Tensors
+from fedsparq.large.piecewise import PieceResult, Piecewise, return_payload
 from fedsparq.large.residual import NewResidual, Record, Residual, locked
-from fedsparq.large.tensors import Given, Tensors, tensors_of
+from fedsparq.large.residual import scratch_of as residual_scratch
+from fedsparq.large.tensors import Given, tensors_of
 from fedsparq.layout import Arrays, Vector
 from fedsparq.method import Identity, Method
 from fedsparq.methods import method as method_of
 from fedsparq.wire import encode
 
-_MOST_STATE = 1 << 25
+_MAX_STATE = 1 << 25
 
 
 @dataclass(frozen=True)
 class Sent:
-    """A message that was made."""
+    """A message that was written."""
 
     path: Path
     round: int
@@ -50,7 +50,7 @@ def compress(
     group: int = GROUP,
     cut: int = CUT,
 ) -> Sent:
-    """Compress an update into a message file, some layers at a time, and remember in the residual what was not sent.
+    """Compress an update into a message file, some layers at a time; what was not sent stays in the residual.
 
     Both files appear at once or not at all: a crash at any moment leaves the old residual and no message, or both new
     ones, the message perhaps under its name only when the residual is next used. A message that is still where it is
@@ -59,13 +59,13 @@ def compress(
     Args:
         update: a safetensors file, arrays or memory maps by name, or a function that begins an iteration over
             (name, array). Every tensor of floats is compressed.
-        residual: a safetensors file; it is made where there is none.
+        residual: a safetensors file; it is created if there is none.
         message: where to write the message.
         method: by name; see `fedsparq methods`.
         options: of the method.
-        threads: how many pieces are worked on side by side; by default what the process may use.
-        group: neighbouring layers are compressed together up to so many coordinates.
-        cut: a layer with more coordinates is compressed as several of so many.
+        threads: how many pieces are compressed in parallel; by default what the process may use.
+        group: the most coordinates of neighbouring layers that are compressed together.
+        cut: a layer with more coordinates than this is compressed as several layers of this size.
     """
     residual, message, source = Path(residual), Path(message), tensors_of(update)
     chosen = method_of(method, **(options or {}))
@@ -77,7 +77,7 @@ def compress(
                 f"fedsparq restore {message} --residual {residual}"
             )
         record = _next_record(old, source.shapes, chosen, message, group, cut)
-        return _Round(source, old, record, chosen, threading.count_of(threads)).make(message)
+        return _Round(source, old, record, chosen, threading.resolve_threads(threads)).make(message)
 
 
 def restore(message: Path | str, residual: Path | str, *, method: str | None = None) -> int:
@@ -93,7 +93,8 @@ def restore(message: Path | str, residual: Path | str, *, method: str | None = N
         record = old.record
         with opened(message) as reader:
             about = reader.about
-            if record is None or about.origin != record.origin or about.round > record.round:
+            same = not old.shapes or list(about.shapes.items()) == list(old.shapes.items())
+            if record is None or about.origin != record.origin or about.round > record.round or not same:
                 raise RunError(f"{message} was not made from the residual {residual}: it cannot be put back into it")
             own = _method_of(record, about.method, method, message)
             if not own.traits.conserves_mass:
@@ -104,9 +105,10 @@ def restore(message: Path | str, residual: Path | str, *, method: str | None = N
                 try:
                     new.begin(after, len(pack({}, old.states)))
                     for piece, payload in reader.payloads(threads=1):
-                        before = _gathered(old, piece)
-                        old.passed(before)
-                        new.add(put_back(own, piece, before, payload))
+                        before = old.piece(piece)
+                        if before is not None:
+                            old.passed(before)
+                            new.add(return_payload(own, piece, before, payload))
                     old.check()
                     if about.round == record.round and reader.checksum != record.checksum:
                         raise RunError(f"{message} is not the message that was made in round {about.round}")
@@ -125,12 +127,12 @@ class _Round:
         self._source, self._old, self._record, self._threads = source, old, record, threads
         identity = method.identity or Identity("")
         self._about = About(identity, record.origin, record.round, source.shapes, record.group, record.cut)
-        self._work = Piecewise(method, self._about.pieces, old.states, record.origin, record.round)
+        self._work = Piecewise(method, [*self._about.pieces()], old.states, record.origin, record.round)
 
     def make(self, path: Path) -> Sent:
-        if self._work.surveys:
-            surveys = list(threading.in_order(lambda given: self._work.survey(*given), self._given(), self._threads))
-            self._work.settle(surveys)
+        if self._work.needs_first_pass:
+            given = threading.imap(lambda piece: self._work.measure(*piece), self._given(), self._threads)
+            self._work.allocate(list(given))
         scratch = scratch_of(path, self._record)
         keeps = self._source.shapes if self._work.keeps_residual else {}
         try:
@@ -154,13 +156,13 @@ class _Round:
         return sent[0]
 
     def _write(self, writer: MessageWriter, new: NewResidual, path: Path) -> tuple[Sent, str]:
-        state_bytes = len(pack({}, self._work.now()))
-        if state_bytes > _MOST_STATE:
-            raise OptionError(f"the method keeps {state_bytes:,} bytes beside its residual; {_MOST_STATE:,} fit")
+        state_bytes = len(pack({}, self._work.initial_states()))
+        if state_bytes > _MAX_STATE:
+            raise OptionError(f"the method keeps {state_bytes:,} bytes beside its residual; {_MAX_STATE:,} fit")
         new.begin(self._record, state_bytes)
         self._states: list[Arrays] = []
         kept = 0
-        for before, done, blob in threading.in_order(self._piece, self._given(), self._threads):
+        for before, done, blob in threading.imap(self._piece, self._given(), self._threads):
             if before is not None:
                 self._old.passed(before)
             if done.residual is not None:
@@ -170,34 +172,27 @@ class _Round:
             self._states.append(done.state)
         self._old.check()
         checksum = writer.close()
-        size = sum(piece.size for piece in self._about.pieces)
+        size = sum(piece.size for piece in self._work.pieces)
         return Sent(path, self._record.round, writer.bytes, size, kept), checksum
 
-    def _piece(self, given: tuple[Piece, Vector, Vector | None]) -> tuple[Vector | None, Done, bytes]:
+    def _piece(self, given: tuple[Piece, Vector, Vector | None]) -> tuple[Vector | None, PieceResult, bytes]:
         piece, update, before = given
         done = self._work.compress(piece, update, before)
         return before, done, encode(done.payload)
 
     def _given(self) -> Iterator[tuple[Piece, Vector, Vector | None]]:
-        kept = bool(self._old.shapes)
-        for piece in self._about.pieces:
-            yield piece, _gathered(self._source, piece), _gathered(self._old, piece) if kept else None
-
-
-def _gathered(tensors: Any, piece: Piece) -> Vector:
-    """A piece in one vector; a view of the file where it is one part."""
-    parts = [tensors.part(part.name, part.start, part.stop) for part in piece.parts]
-    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+        for piece in self._work.pieces:
+            yield piece, piece.gather(self._source), self._old.piece(piece)
 
 
 def scratch_of(message: Path, record: Record) -> Path:
-    """Where a message lies until the residual's record says that it was made."""
+    """Return where a message is written before the residual's record states that it was made."""
     return message.with_name(f".{message.name}.{record.origin}-{record.round}{SCRATCH}")
 
 
 def _settled(path: Path) -> Residual:
-    """The residual, after whatever a crash left undone is done, and what it left half-made is gone."""
-    path.with_name(f".{path.name}{SCRATCH}").unlink(missing_ok=True)
+    """Finish or remove what a crash left behind, and return the residual."""
+    residual_scratch(path).unlink(missing_ok=True)
     old = Residual(path)
     if old.record is not None and old.record.message:
         message = Path(old.record.message)

@@ -7,6 +7,8 @@ from another multiple of t on, and so on.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
+from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, ClassVar, Literal
@@ -16,7 +18,7 @@ from numpy.typing import NDArray
 
 from fedsparq.aggregate import Mean
 from fedsparq.compiled import jit
-from fedsparq.compress.levels import round_up
+from fedsparq.compress.levels import round_up, stochastic_levels
 from fedsparq.compress.sparsify import assemble
 from fedsparq.layout import Arrays, Layout, Vector
 from fedsparq.method import Method
@@ -25,9 +27,9 @@ from fedsparq.options import Fraction, component
 from fedsparq.payload import ClassLevels, Indices, Values
 from fedsparq.payload.kernels import uniform
 from fedsparq.payload.values import LARGEST_FLOAT32
-from fedsparq.protocols import Compressed, CompressorTraits
+from fedsparq.protocols import Compressed, CompressorTraits, Stateless
 
-Classes = NDArray[np.uint8]
+BitClasses = NDArray[np.uint8]
 """How many times each coordinate was given bits."""
 Solver = Literal["greedy", "anneal"]
 WIDTHS = (0, 2, 4, 8)
@@ -37,30 +39,43 @@ _WIDEST = 4
 _SWEEPS = 20
 
 
-@component
-class JointSQ:
-    """0, 2, 4 or 8 bits a coordinate, given by falling gain x^2 (1 - 4^-bits) until `ratio` of 32 bits are spent.
+class BitAllocation(Stateless, ABC):
+    """Give each coordinate of a layer to a class, and round those of a class to its own number of levels.
 
-    What gets b bits goes to one of 2^(b - 1) levels of its class's largest magnitude, at random, unbiased. The budget
-    is for these bits alone; which coordinate has how many is told beside them, and charged.
+    Levels are equal steps up to the largest magnitude of the class, drawn at random, unbiased.
     """
 
-    ratio: Fraction = 0.032
+    levels: ClassVar[Sequence[int]]
+    """The number of levels of each class but the first, which is not sent."""
     traits: ClassVar[CompressorTraits] = CompressorTraits(is_contractive=False, is_layerwise=True, copies_values=True)
 
-    def init(self, layout: Layout) -> Arrays:
-        return {}
+    @abstractmethod
+    def classes(self, layer: Vector, seed: int) -> BitClasses:
+        """Return the class of each coordinate, from 0."""
 
     def compress(self, update: Vector, layout: Layout, state: Arrays, rng: np.random.Generator) -> Compressed:
         layers, seed = list[tuple[Indices, Values]](), int(rng.integers(2**63))
+        for tensor in layout.parameters:
+            c = update[tensor.span]
+            layers.append(class_levels(c, self.classes(c, seed), self.levels, tensor.offset, seed))
+        return Compressed(assemble(layout, layers), state)
+
+
+@component
+class JointSQ(BitAllocation):
+    """0, 2, 4 or 8 bits per coordinate, by decreasing gain x^2 (1 - 4^-bits), until `ratio` of 32 bits are used.
+
+    b bits are 2^(b - 1) levels. The budget is for these bits alone; which coordinate has how many is charged as well.
+    """
+
+    ratio: Fraction = 0.032
+    levels: ClassVar[Sequence[int]] = [2 ** (bits - 1) for bits in WIDTHS[1:]]
+
+    def classes(self, layer: Vector, seed: int) -> BitClasses:
         costs = [high - low for low, high in pairwise(WIDTHS)]
         gains = [(4.0**-low - 4.0**-high) / (high - low) for low, high in pairwise(WIDTHS)]
         edges = [math.sqrt(gains[0] / gain) for gain in gains]
-        for tensor in layout.parameters:
-            c = update[tensor.span]
-            classes = allot(c, math.ceil(32 * self.ratio * tensor.size), edges, costs)
-            layers.append(class_levels(c, classes, [2 ** (bits - 1) for bits in WIDTHS[1:]], tensor.offset, seed))
-        return Compressed(assemble(layout, layers), state)
+        return allocate_bits(layer, math.ceil(32 * self.ratio * layer.size), edges, costs)
 
 
 @register("jointsq", version=1)
@@ -74,9 +89,8 @@ def jointsq(ratio: Fraction = 0.032) -> Method:
 
 
 @component
-class FineGrained:
-    """Least sum of x^2 4^-bits for `ratio` of 32 bits a coordinate. What gets b bits goes to one of 2^b levels of its
-    class's largest magnitude, at random, unbiased.
+class FineGrained(BitAllocation):
+    """The least sum of x^2 4^-bits for `ratio` of 32 bits per coordinate, where b bits are 2^b levels.
 
     Giving two bits at a time to the largest x^2 4^-bits is the optimum (`greedy`); the authors `anneal`, from bits
     that are dealt out in turn.
@@ -84,24 +98,12 @@ class FineGrained:
 
     ratio: Fraction = 0.032
     solver: Solver = "greedy"
-    traits: ClassVar[CompressorTraits] = CompressorTraits(is_contractive=False, is_layerwise=True, copies_values=True)
+    levels: ClassVar[Sequence[int]] = [4**half for half in range(1, _WIDEST + 1)]
 
-    def init(self, layout: Layout) -> Arrays:
-        return {}
-
-    def compress(self, update: Vector, layout: Layout, state: Arrays, rng: np.random.Generator) -> Compressed:
-        layers, seed = list[tuple[Indices, Values]](), int(rng.integers(2**63))
-        for tensor in layout.parameters:
-            c = update[tensor.span]
-            classes = self.classes(c, seed)
-            layers.append(class_levels(c, classes, [4**e for e in range(1, _WIDEST + 1)], tensor.offset, seed))
-        return Compressed(assemble(layout, layers), state)
-
-    def classes(self, layer: Vector, seed: int) -> Classes:
-        """Half the width of each coordinate."""
+    def classes(self, layer: Vector, seed: int) -> BitClasses:
         pairs = min(math.ceil(32 * self.ratio * layer.size) // 2, _WIDEST * layer.size)
         if self.solver == "greedy":
-            return allot(layer, 2 * pairs, [4.0**e for e in range(_WIDEST)], [2] * _WIDEST)
+            return allocate_bits(layer, 2 * pairs, [4.0**e for e in range(_WIDEST)], [2] * _WIDEST)
         dealt = np.full(layer.size, pairs // max(layer.size, 1), np.uint8)
         dealt[: pairs - int(dealt.sum())] += 1
         anneal(layer, dealt, _SWEEPS, np.uint64(seed))
@@ -119,25 +121,22 @@ def fedfq(ratio: Fraction = 0.032, solver: Solver = "greedy") -> Method:
     return Method(FineGrained(ratio, solver), aggregator=Mean("examples"))
 
 
-def allot(layer: Vector, budget: int, edges: Sequence[float], costs: Sequence[int]) -> Classes:
-    """Which class each coordinate is in: class e costs costs[e - 1] bits more than the one below, and begins where
+def allocate_bits(layer: Vector, budget: int, edges: Sequence[float], costs: Sequence[int]) -> BitClasses:
+    """Return the class of each coordinate: class e costs costs[e - 1] bits more than the one below, and begins where
     magnitudes reach edges[e - 1] times the least threshold that the budget allows. Among equals the first ones."""
     classes = np.zeros(layer.size, np.uint8)
     edge, cost = np.array(edges, np.float64), np.array(costs, np.int64)
-    low, high = 0, int(np.abs(layer).max(initial=0).view(np.uint32)) + 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if spent(layer, _number(middle), edge, cost) <= budget else (middle, high)
-    left = budget - spent(layer, _number(high), edge, cost)
-    give(layer, _number(high), _number(low), left, edge, cost, classes)
+    magnitudes = range(1, int(np.abs(layer).max(initial=0).view(np.uint32)) + 1)
+    at = bisect_left(magnitudes, True, key=lambda bits: bits_used(layer, _magnitude(bits), edge, cost) <= budget)
+    left = budget - bits_used(layer, _magnitude(at + 1), edge, cost)
+    assign_classes(layer, _magnitude(at + 1), _magnitude(at), left, edge, cost, classes)
     return classes
 
 
 def class_levels(
-    layer: Vector, classes: Classes, counts: Sequence[int], offset: int, seed: int
+    layer: Vector, classes: BitClasses, counts: Sequence[int], offset: int, seed: int
 ) -> tuple[Indices, Values]:
-    """What is sent of a layer: the coordinates of each class e > 0 at random on one of the two beside them of
-    counts[e - 1] levels, equal steps up to the largest magnitude of the class."""
+    """Return what is sent of a layer: each coordinate of class e > 0 as one of counts[e - 1] levels."""
     signed, steps, tops, base = np.zeros(layer.size, np.int16), list[np.float32](), list[int](), 0
     for number, count in enumerate(counts, 1):
         inside = np.flatnonzero(classes == number).astype(np.uint32)
@@ -147,9 +146,10 @@ def class_levels(
             continue
         levels = np.empty(inside.size, np.int16)
         most = min(count, int(LARGEST_FLOAT32 // float(step)))
-        top = draw(chosen, inside, np.float64(step), most, base, np.uint64(seed), offset, levels)
+        stochastic_levels(layer, inside, inside.size, np.array([step]), most, np.uint64(seed), offset, levels)
+        top = int(np.abs(levels).max(initial=0))
         if top:
-            signed[inside] = levels
+            signed[inside] = levels + base * np.sign(levels)
             steps.append(step)
             tops.append(top)
             base += top
@@ -157,13 +157,13 @@ def class_levels(
     return indices + np.uint32(offset), ClassLevels(np.array(steps, np.float32), tuple(tops), signed[indices])
 
 
-def _number(bits: int) -> float:
+def _magnitude(bits: int) -> float:
     return float(np.uint32(bits).view(np.float32))
 
 
 @jit
-def spent(layer: Any, threshold: float, edges: Any, costs: Any) -> int:
-    """How many bits a threshold gives away."""
+def bits_used(layer: Any, threshold: float, edges: Any, costs: Any) -> int:
+    """Count the bits that a threshold gives."""
     total = 0
     for i in range(layer.size):
         magnitude = np.float64(abs(layer[i]))
@@ -175,8 +175,8 @@ def spent(layer: Any, threshold: float, edges: Any, costs: Any) -> int:
 
 
 @jit
-def give(layer: Any, threshold: float, below: float, left: int, edges: Any, costs: Any, classes: Any) -> None:
-    """Bits by a threshold, and what is left by the next lower one, as far as it goes."""
+def assign_classes(layer: Any, threshold: float, below: float, left: int, edges: Any, costs: Any, classes: Any) -> None:
+    """Give bits by a threshold, and what is left by the next lower one, as far as it goes."""
     for i in range(layer.size):
         magnitude = np.float64(abs(layer[i]))
         if magnitude == 0:
@@ -187,19 +187,6 @@ def give(layer: Any, threshold: float, below: float, left: int, edges: Any, cost
                     break
                 left -= costs[e]
             classes[i] = e + 1
-
-
-@jit
-def draw(chosen: Any, inside: Any, step: float, most: int, base: int, seed: Any, offset: Any, levels: Any) -> int:
-    """Round every |c| / step up or down at random with mean |c| / step; levels count on from base. The highest one."""
-    top = 0
-    for n in range(chosen.size):
-        level = min(int(np.float64(abs(chosen[n])) / step + uniform(seed, offset + inside[n])), most)
-        top = max(top, level)
-        if level:
-            level += base
-        levels[n] = -level if chosen[n] < 0 else level
-    return top
 
 
 @jit

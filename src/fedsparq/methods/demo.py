@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedsparq.compress.feedback import Full
+from fedsparq.compress.feedback import ErrorFeedback
 from fedsparq.layout import Arrays, Layout, Vector
 from fedsparq.method import Method
 from fedsparq.methods.registry import register
@@ -16,18 +16,15 @@ from fedsparq.options import Count, Decay, Positive, component
 from fedsparq.payload import CosineBlocks, Dense, Payload, Values
 from fedsparq.payload.cosine_blocks import Blocks
 from fedsparq.payload.values import LARGEST_FLOAT32
-from fedsparq.protocols import AnyCompressor, Compressed, CompressorTraits, FeedbackTraits, State
+from fedsparq.protocols import AnyCompressor, Compressed, CompressorTraits, FeedbackTraits, State, Stateless
 
 
 @component
-class LargestCosines:
+class LargestCosines(Stateless):
     """The `kept` largest coefficients of each block of a layer under the cosine transform, as float32."""
 
     kept: Count = 32
     traits: ClassVar[CompressorTraits] = CompressorTraits(copies_values=True)
-
-    def init(self, layout: Layout) -> Arrays:
-        return {}
 
     def compress(self, update: Vector, layout: Layout, state: Arrays, rng: np.random.Generator) -> Compressed:
         values = tuple(self._largest(update[tensor.span], Blocks.of(tensor)) for tensor in layout.parameters)
@@ -44,7 +41,7 @@ class LargestCosines:
 
 
 @component
-class DecoupledMomentum(Full):
+class DecoupledMomentum(ErrorFeedback):
     """The update joins a momentum, and what is sent of it is subtracted: error feedback whose residual fades."""
 
     momentum: Decay = 0.999

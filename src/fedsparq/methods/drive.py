@@ -14,21 +14,18 @@ from fedsparq.methods.registry import register
 from fedsparq.options import component
 from fedsparq.payload import Dense, Payload, RotatedSigns
 from fedsparq.payload.rotated_signs import rotate, rotation_blocks
-from fedsparq.protocols import Compressed, CompressorTraits
+from fedsparq.protocols import Compressed, CompressorTraits, Stateless
 
 Scale = Literal["unbiased", "least-error"]
 
 
 @component
-class Drive:
+class Drive(Stateless):
     """Of the two scales of the paper, |x|^2 / |Rx|_1 makes what is decoded unbiased, as in `eden`; |Rx|_1 / d leaves
     the least error, which is for error feedback."""
 
     scale: Scale = "unbiased"
     traits: ClassVar[CompressorTraits] = CompressorTraits(is_layerwise=True, copies_values=True)
-
-    def init(self, layout: Layout) -> Arrays:
-        return {}
 
     def compress(self, update: Vector, layout: Layout, state: Arrays, rng: np.random.Generator) -> Compressed:
         values = []
@@ -57,7 +54,7 @@ def eden() -> Method:
 
 
 def rotated_signs(c: Vector, seed: int) -> RotatedSigns:
-    """A layer as signs and scales: energy / sum of magnitudes after the rotation, so that <decoded, c> = |c|^2."""
+    """Return a layer's signs and scales: energy / sum of magnitudes after the rotation, so <decoded, c> = |c|^2."""
     scales, signs = [], [np.empty(0, np.bool_)]
     for number, (start, size, padded) in enumerate(rotation_blocks(c.size)):
         x = np.zeros(padded, np.float32)
@@ -72,7 +69,7 @@ def rotated_signs(c: Vector, seed: int) -> RotatedSigns:
 
 
 def _least_error(signs: RotatedSigns, layer: Vector) -> RotatedSigns:
-    """|Rx|_1 / d = |x|^2 / (d times the unbiased scale)."""
+    """Return the signs with scales |Rx|_1 / d = |x|^2 / (d times the unbiased scale)."""
     scales = np.zeros_like(signs.scales)
     for number, (start, size, padded) in enumerate(rotation_blocks(layer.size)):
         block = layer[start : start + size].astype(np.float64)

@@ -22,7 +22,7 @@ from fedsparq.optimize import Momentum, Step
 from fedsparq.options import Decay, Fraction, NonNegative, component, parse_bytes
 from fedsparq.payload import Payload, Sparse, UniformLevels
 from fedsparq.payload.levels import MAX_LEVEL
-from fedsparq.protocols import Compressed, CompressorTraits, RoundContext
+from fedsparq.protocols import Compressed, CompressorTraits, RoundContext, Stateless
 from fedsparq.rules import CommonPart, Proximal, StalePart
 from fedsparq.wire import CONTEXT_LIMIT, encode
 
@@ -79,7 +79,7 @@ def mean_threshold(multiplier: NonNegative = 1.0) -> Method:
 
 
 def _adaptive_in_federations(options: Mapping[str, Any], fraction: float) -> Mapping[str, Any]:
-    """Where messages are unbiased; with full error feedback all of an update is sent sooner or later."""
+    """Return the defaults for unbiased messages; with full error feedback all of an update is sent eventually."""
     unbiased, few_bits = options["rounding"] == "stochastic", options["bits"] < _FEW_BITS and not options["budget"]
     return {
         "drift": "left-out" if unbiased and fraction < 1 else "sent",
@@ -138,7 +138,7 @@ def fedsparq_adaptive(
 
 
 @component
-class CommonLattice:
+class CommonLattice(Stateless):
     """Levels -top to top, a step apart, of just the coordinates that the server named for this round.
 
     The round plan has support, step and, in a private run, clip and another `top`. Without a clip levels are the
@@ -150,9 +150,6 @@ class CommonLattice:
     traits: ClassVar[CompressorTraits] = CompressorTraits(
         has_common_support=True, uses_plan=True, copies_values=True, wants_context=True
     )
-
-    def init(self, layout: Layout) -> Arrays:
-        return {}
 
     def compress(
         self, update: Vector, layout: Layout, state: Arrays, rng: np.random.Generator, context: RoundContext
@@ -171,7 +168,7 @@ class CommonLattice:
 def lattice_levels(
     values: Vector, step: np.float32, top: int, clip: float = math.inf
 ) -> np.ndarray[tuple[int], np.dtype[np.int16]]:
-    """The levels of some values."""
+    """Return the levels of some values, clipped in norm."""
     scaled, clipped = values.astype(np.float64), clip < math.inf
     if clipped:
         norm = float(np.linalg.norm(scaled))

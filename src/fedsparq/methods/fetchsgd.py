@@ -14,8 +14,8 @@ from fedsparq.method import Method
 from fedsparq.methods.registry import register
 from fedsparq.options import Decay, Fraction, component
 from fedsparq.payload import Dense, Float32Values, Payload, Sketch, Values
-from fedsparq.payload.sketch import MOST_ROWS, sketch, sketch_columns
-from fedsparq.protocols import Aggregate, AggregatorTraits, Compressed, CompressorTraits, Update
+from fedsparq.payload.sketch import MAX_ROWS, sketch, sketch_columns
+from fedsparq.protocols import Aggregate, AggregatorTraits, Compressed, CompressorTraits, Stateless, Update
 
 
 def _odd(rows: int) -> int:
@@ -24,12 +24,12 @@ def _odd(rows: int) -> int:
     return rows
 
 
-Rows = Annotated[int, Field(ge=1, le=MOST_ROWS), AfterValidator(_odd)]
+Rows = Annotated[int, Field(ge=1, le=MAX_ROWS), AfterValidator(_odd)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 
 
 @component
-class Sketched:
+class Sketched(Stateless):
     """Each layer as a table of so many rows, with `size` times as many numbers as the layer has coordinates.
 
     Layers of up to 1,024 coordinates are sent as they are.
@@ -44,9 +44,6 @@ class Sketched:
         sketches = f"sketches of {self.rows} rows, size {self.size:g} and seed {self.seed}"
         requires = f"a server that adds up {sketches}"
         return CompressorTraits(is_contractive=False, copies_values=True, provides=sketches, requires=requires)
-
-    def init(self, layout: Layout) -> Arrays:
-        return {}
 
     def compress(self, update: Vector, layout: Layout, state: Arrays, rng: np.random.Generator) -> Compressed:
         values = list[Values]()
@@ -86,7 +83,7 @@ class SketchedMean:
         return _Round(self, layout, state)
 
     def shape(self, tensor: Tensor) -> tuple[int, ...]:
-        """Of what is added up of a layer: a table, or the layer itself where it is small."""
+        """Return the shape of what is summed of a layer: a table, or the layer itself if it is small."""
         columns = sketch_columns(tensor.size, self.size, self.rows)
         return (self.rows, columns) if columns else (tensor.size,)
 
@@ -116,7 +113,7 @@ class _Round(CountedRound):
         return Aggregate(mean, self.shares, self.buffers.mean(), dict(state))
 
     def _tables(self, payload: Payload) -> list[NDArray[np.float32]] | None:
-        """What is to be added up, if it is all of the right kind."""
+        """Return what is to be summed, if it is all of the right kind."""
         tables = []
         for tensor, values in zip(self.layout.parameters, payload.values, strict=True):
             if isinstance(values, Sketch) and values.seed == self._own.seed:
@@ -132,7 +129,7 @@ class _Round(CountedRound):
         return sketch(layer, self._own.seed, *shape) if len(shape) == 2 else layer
 
     def _largest(self, errors: list[NDArray[np.float32]]) -> Vector:
-        """The largest coordinates that the accumulated error shows, as a vector with zeros elsewhere."""
+        """Return the largest coordinates of the accumulated error, as a vector with zeros elsewhere."""
         shown, mean = np.empty(self.layout.size, np.float32), np.zeros(self.layout.size, np.float32)
         for tensor, error in zip(self.layout.parameters, errors, strict=True):
             table = error.ndim == 2

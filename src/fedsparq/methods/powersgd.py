@@ -29,7 +29,7 @@ class PowerIteration:
     traits: ClassVar[CompressorTraits] = CompressorTraits(copies_values=True)
 
     def init(self, layout: Layout) -> Arrays:
-        """The same random Q on every client."""
+        """Draw the same random Q on every client."""
         return {
             f"right{index}": np.random.default_rng([index, columns]).normal(size=(columns, self.rank))
             for index, (rows, columns) in enumerate(map(matrix_shape, layout.parameters))
@@ -59,7 +59,7 @@ def powersgd(rank: Count = 4) -> Method:
 
 
 def _factors(matrix: Vector, right: NDArray[np.float64]) -> tuple[LowRank, NDArray[np.float64]]:
-    """The two factors, and the right one to begin with next time: one that nothing was found along stays as it is."""
+    """Return both factors, and the right one of the next round: a column along which nothing was found stays."""
     scale = float(np.abs(matrix).max(initial=0)) or 1.0
     whole = matrix.astype(np.float64) / scale
     left, _ = np.linalg.qr(whole @ right)

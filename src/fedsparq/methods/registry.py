@@ -32,11 +32,11 @@ from fedsparq.options import validate_options
 from fedsparq.protocols import Aggregator, Optimizer
 
 Recipe = Callable[..., Method]
-"""A function that makes a method; its keyword arguments are the method's options, their annotations what is allowed."""
+"""A function that builds a method; its keyword arguments are the method's options, their annotations the ranges."""
 
 R = TypeVar("R", bound=Recipe)
 
-GROUP = "fedsparq.methods"
+ENTRY_POINT_GROUP = "fedsparq.methods"
 """The entry point group under which installed packages offer recipes."""
 
 METHODS: dict[str, Recipe] = {}
@@ -64,12 +64,11 @@ OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
 SPELLINGS = {"random-k": "random-10", "top-k": "top-10"}
 """Other names that callers may use; messages, states, labels and folders keep the registered ones."""
 
-Suited = Callable[[Mapping[str, Any], float], Mapping[str, Any]]
-"""Of all options, and of the fraction of the clients that takes part in a round: those that suit such a federation, the
-same ones each time."""
+FederationDefaults = Callable[[Mapping[str, Any], float], Mapping[str, Any]]
+"""From all options, and the fraction of clients per round: the defaults for such a federation, always the same keys."""
 
-_USUAL_IN_BROADCASTS: dict[str, Mapping[str, Any]] = {}
-_USUAL_IN_FEDERATIONS: dict[str, Suited] = {}
+_DOWNLINK_DEFAULTS: dict[str, Mapping[str, Any]] = {}
+_FEDERATION_DEFAULTS: dict[str, FederationDefaults] = {}
 
 
 def register(
@@ -77,13 +76,13 @@ def register(
     *,
     version: int | str | None = None,
     in_broadcasts: Mapping[str, Any] | None = None,
-    in_federations: Suited | None = None,
+    in_federations: FederationDefaults | None = None,
 ) -> Callable[[R], R]:
-    """Give a recipe a name: ``@fedsparq.register("every-tenth")``.
+    """Register a recipe under a name: ``@fedsparq.register("every-tenth")``.
 
-    `version` is to be changed with what the recipe does, so that machines with different algorithms notice; without
-    one, a digest of the module's source stands for it. `in_broadcasts` are options that suit the server's broadcasts
-    better than the defaults; `in_federations` tells those that suit a federation whose server is the method's own.
+    Change `version` with what the recipe does, so that machines with different algorithms notice; without one, a digest
+    of the module's source is used. `in_broadcasts` are defaults for the server's broadcasts; `in_federations` returns
+    those for a federation whose server is the method's own.
     """
     if not name or ":" in name or any(character.isspace() for character in name):
         raise OptionError(f"a method cannot be registered as {name!r}; give a name such as 'every-tenth'")
@@ -95,57 +94,48 @@ def register(
         if version is not None:
             recipe.version = str(version)  # type: ignore[attr-defined]
         METHODS[name] = recipe
-        _USUAL_IN_BROADCASTS[name] = in_broadcasts or {}
-        _USUAL_IN_FEDERATIONS[name] = in_federations or _as_ever
+        _DOWNLINK_DEFAULTS[name] = in_broadcasts or {}
+        _FEDERATION_DEFAULTS[name] = in_federations or _no_overrides
         return recipe
 
     return enter
 
 
-def _as_ever(options: Mapping[str, Any], fraction: float) -> Mapping[str, Any]:
+def _no_overrides(options: Mapping[str, Any], fraction: float) -> Mapping[str, Any]:
     return {}
 
 
 def method(name: str, /, **options: Any) -> Method:
-    """A method by its name, or by ``package.module:function`` as a user's own; options by keyword.
-
-    >>> from fedsparq import method
-    >>> method("fedsparq", multiplier=2).label
-    'fedsparq multiplier=2.0'
-    """
+    """Build a method by its name, or by ``package.module:function`` as a user's own; options by keyword."""
     name = SPELLINGS.get(name, name)
     return _make(name, find_recipe(name), options, {})
 
 
 def federated_method(name: str, fraction: float, /, **options: Any) -> Method:
-    """A method by its name, for a federation of which this fraction takes part in each round, and whose server has the
-    method's own aggregator and optimizer.
-
-    >>> federated_method("fedsparq-adaptive", 0.1).options["drift"]
-    'left-out'
-    """
+    """Build a method for a federation of which this fraction takes part in each round, and whose server has the
+    method's own aggregator and optimizer."""
     name = SPELLINGS.get(name, name)
     recipe = find_recipe(name)
-    usual = _USUAL_IN_FEDERATIONS.get(name, _as_ever)(validate_options(name, recipe, options), fraction)
+    usual = _FEDERATION_DEFAULTS.get(name, _no_overrides)(validate_options(name, recipe, options), fraction)
     return _make(name, recipe, {**usual, **options}, usual)
 
 
 def left_to_federations(chosen: Method) -> frozenset[str]:
-    """The options that `federated_method` chooses where they are not given."""
-    return frozenset(_USUAL_IN_FEDERATIONS.get(chosen.name, _as_ever)(chosen.options, 1.0))
+    """Return the options that `federated_method` sets if they are not given."""
+    return frozenset(_FEDERATION_DEFAULTS.get(chosen.name, _no_overrides)(chosen.options, 1.0))
 
 
 def broadcast_method(name: str, /, **options: Any) -> Method:
-    """A method by its name, for changes to a model that clients hold."""
+    """Build a method by its name, for changes to a model that clients hold."""
     name = SPELLINGS.get(name, name)
-    usual = _USUAL_IN_BROADCASTS.get(name, {})
+    usual = _DOWNLINK_DEFAULTS.get(name, {})
     chosen = _make(name, find_recipe(name), {**usual, **options}, usual)
     check_broadcast(chosen)
     return chosen
 
 
 def check_broadcast(chosen: Method) -> None:
-    """An error for a method that would let the clients' model wander off."""
+    """Raise OptionError for a method that would let the clients' model drift from the server's."""
     if chosen.traits.requires_own_server or chosen.traits.needs_acks:
         raise OptionError(f"{chosen.label!r} cannot compress a broadcast: it keeps a server and its clients in step")
     if not chosen.traits.is_contractive:
@@ -156,27 +146,19 @@ def check_broadcast(chosen: Method) -> None:
 
 
 def aggregator(name: str, /, **options: Any) -> Aggregator:
-    """An aggregator by its name, or by ``package.module:function``.
-
-    >>> aggregator("mean", weighting="examples")
-    Mean(weighting='examples')
-    """
+    """Build an aggregator by its name, or by ``package.module:function``."""
     make = AGGREGATORS.get(name) or load_function(name, "aggregator", AGGREGATORS)
     return make(**validate_options(name, make, options, "aggregator"))
 
 
 def optimizer(name: str, /, **options: Any) -> Optimizer:
-    """A server optimizer by its name, or by ``package.module:function``.
-
-    >>> optimizer("momentum", momentum=0.3)
-    Momentum(momentum=0.3, restart=False)
-    """
+    """Build a server optimizer by its name, or by ``package.module:function``."""
     make = OPTIMIZERS.get(name) or load_function(name, "optimizer", OPTIMIZERS)
     return make(**validate_options(name, make, options, "optimizer"))
 
 
 def resolver(*trusted: str) -> Callable[[Identity], Method]:
-    """How a client makes the method that a broadcast names.
+    """Return a function that builds the method that a broadcast names.
 
     A name from the wire never triggers an import: it must be registered in this process, be installed as an entry
     point, or be among the `trusted`, which are names that this side was given by its own operator.
@@ -205,7 +187,7 @@ def _resolve(identity: Identity, trusted: Iterable[str]) -> Method:
 
 
 def check_portable(chosen: Method, where: str) -> None:
-    """An error for a method that no other process could make."""
+    """Raise OptionError for a method that no other process could build."""
     if chosen.identity is None:
         raise OptionError(
             f"this method was made by hand ({chosen.label}), so {where} could not make the same one; write a function "
@@ -219,10 +201,7 @@ def check_portable(chosen: Method, where: str) -> None:
 
 
 def find_recipe(name: str) -> Recipe:
-    """The recipe of a name: registered, of `package.module:function`, or installed.
-
-    A process that has imported the recipe's module knows the name too.
-    """
+    """Return the recipe of a name: registered, of `package.module:function`, or installed."""
     if name in METHODS:
         return METHODS[name]
     if ":" in name:
@@ -231,12 +210,12 @@ def find_recipe(name: str) -> Recipe:
 
 
 def known_methods() -> dict[str, Recipe]:
-    """Every method with a name: registered or installed."""
+    """Return the recipe of every method with a name: registered or installed."""
     return {**METHODS, **{name: _load_installed(name) for name in _installed() if name not in METHODS}}
 
 
 def _installed() -> Mapping[str, Any]:
-    return {point.name: point for point in entry_points(group=GROUP)}
+    return {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
 
 
 @cache
@@ -264,7 +243,7 @@ def _make(name: str, recipe: Recipe, options: Mapping[str, Any], usual: Mapping[
     if not isinstance(made, Method):
         raise OptionError(f"method {name!r} gave a {type(made).__name__}; it must return a fedsparq.Method")
     for key, value in every.items():
-        if not _survives_json(value):
+        if not _is_json_serializable(value):
             raise OptionError(
                 f"{key}={value!r} of method {name!r} cannot be told to other machines; an option is a number, a word, "
                 "true or false, None, or a list of these"
@@ -276,7 +255,7 @@ def _make(name: str, recipe: Recipe, options: Mapping[str, Any], usual: Mapping[
     return made.named(Identity(name, version, every, " ".join([name, *unusual])))
 
 
-def _survives_json(value: object) -> bool:
+def _is_json_serializable(value: object) -> bool:
     try:
         return bool(json.loads(json.dumps(value, allow_nan=False)) == value)
     except (TypeError, ValueError):

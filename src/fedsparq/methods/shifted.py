@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import Field
 
 from fedsparq.aggregate import ShiftedMean
-from fedsparq.compress.feedback import ErrorControlled, Scaled, Shifted
+from fedsparq.compress.feedback import ErrorControlled, ScaledErrorFeedback, Shifted
 from fedsparq.compress.levels import LevelCount
 from fedsparq.compress.sparsify import Float16, Largest, SelectAndQuantize, kept_count
 from fedsparq.layout import Arrays, Layout, Vector
@@ -21,7 +21,7 @@ from fedsparq.optimize import Step
 from fedsparq.options import Fraction, NonNegative, Positive, component
 from fedsparq.payload import Float32Values, Payload, Seeded
 from fedsparq.payload.values import LARGEST_FLOAT32
-from fedsparq.protocols import Compressed, CompressorTraits
+from fedsparq.protocols import Compressed, CompressorTraits, Stateless
 from fedsparq.rules import DriftCorrection, StepAhead
 
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -48,7 +48,7 @@ def scaled_feedback(fraction: Fraction = 0.01, kappa: Positive = 1.0) -> Method:
         fraction: of the coordinates that is sent.
         kappa: of the update's norm, which the residual that is added may have.
     """
-    return Method(_largest(fraction), feedback=Scaled(kappa))
+    return Method(_largest(fraction), feedback=ScaledErrorFeedback(kappa))
 
 
 @register("sa-pef", version=1)
@@ -87,14 +87,11 @@ def ef21(fraction: Fraction = 0.1, new: Fraction = 0.5, lr: Positive = 1.0) -> M
 
 
 @component
-class UnbiasedRandom:
+class UnbiasedRandom(Stateless):
     """k of d coordinates times d / k, as float32; both sides draw them from one seed."""
 
     fraction: Fraction
     traits: ClassVar[CompressorTraits] = CompressorTraits(is_contractive=False, copies_values=True)
-
-    def init(self, layout: Layout) -> Arrays:
-        return {}
 
     def compress(self, update: Vector, layout: Layout, state: Arrays, rng: np.random.Generator) -> Compressed:
         drawn = Seeded(layout.size, kept_count(self.fraction, layout.size), int(rng.integers(2**63)))

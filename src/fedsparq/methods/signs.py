@@ -14,11 +14,11 @@ from fedsparq.method import Method
 from fedsparq.methods.registry import register
 from fedsparq.options import Count, Fraction, component
 from fedsparq.payload import Codebook, Indices, Payload, Sparse
-from fedsparq.protocols import Compressed, CompressorTraits, RoundContext
+from fedsparq.protocols import Compressed, CompressorTraits, RoundContext, Stateless
 
 
 @component
-class SparseTernary:
+class SparseTernary(Stateless):
     """The largest fraction by magnitude, each sent as its sign; all are rebuilt at their mean magnitude.
 
     The mean is over what the fraction is taken of: the whole model, or each layer.
@@ -30,9 +30,6 @@ class SparseTernary:
     @property
     def traits(self) -> CompressorTraits:
         return CompressorTraits(is_layerwise=self.scope == "layer", copies_values=True)
-
-    def init(self, layout: Layout) -> Arrays:
-        return {}
 
     def compress(self, update: Vector, layout: Layout, state: Arrays, rng: np.random.Generator) -> Compressed:
         bounds = layout.bounds if self.scope == "layer" else np.array([0, layout.size])
@@ -58,7 +55,7 @@ def stc(fraction: Fraction = 0.01, scope: Scope = "global") -> Method:
 
 
 @component
-class AdaComp:
+class AdaComp(Stateless):
     """In each bin, what would be its largest value if this round's update counted twice; rebuilt at the mean maximum.
 
     Bins are of `conv_bin` coordinates in convolutions (tensors of more than two dimensions), else of `bin`.
@@ -67,9 +64,6 @@ class AdaComp:
     conv_bin: Count = 50
     bin: Count = 500
     traits: ClassVar[CompressorTraits] = CompressorTraits(is_layerwise=True, copies_values=True, wants_context=True)
-
-    def init(self, layout: Layout) -> Arrays:
-        return {}
 
     def compress(
         self, update: Vector, layout: Layout, state: Arrays, rng: np.random.Generator, context: RoundContext
@@ -96,7 +90,7 @@ def adacomp(conv_bin: Count = 50, bin: Count = 500) -> Method:
 
 
 def _signs(c: Vector, layout: Layout, indices: Indices, magnitudes: Vector) -> Payload:
-    """These indices of the whole vector, each as its sign with its layer's magnitude."""
+    """Return a payload of these indices, each as its sign with its layer's magnitude."""
     values = []
     for magnitude, part in zip(magnitudes, layout.split(indices), strict=True):
         signs = np.where(np.signbit(c[indices[part]]), np.int16(-1), np.int16(1))
@@ -106,7 +100,7 @@ def _signs(c: Vector, layout: Layout, indices: Indices, magnitudes: Vector) -> P
 
 @jit
 def bin_maxima(c: Any, update: Any, bin_size: int, indices: Any) -> Any:
-    """Where |c + update| reaches the largest |c| of its bin (if that is not 0): the count, and the mean maximum."""
+    """List where |c + update| reaches the largest |c| of its bin (if not 0); return the count, and the mean maximum."""
     kept = 0
     total = 0.0
     bins = 0

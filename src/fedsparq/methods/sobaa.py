@@ -14,7 +14,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from fedsparq.aggregate.buffers import BufferMean
-from fedsparq.aggregate.rounds import CollectedRound
+from fedsparq.aggregate.rounds import BufferedRound
 from fedsparq.compress.sparsify import kept_count
 from fedsparq.layout import Arrays, Layout, Vector
 from fedsparq.method import Method
@@ -75,16 +75,16 @@ class OverTheAir:
     def init(self, layout: Layout) -> Arrays:
         return {"round": np.zeros(1, np.int64)}
 
-    def open(self, layout: Layout, state: Arrays) -> CollectedRound[Update]:
-        return CollectedRound(self._aggregate, layout, state, lambda update: update)
+    def open(self, layout: Layout, state: Arrays) -> BufferedRound[Update]:
+        return BufferedRound(self._aggregate, layout, state, lambda update: update)
 
     def is_heard(self, number: int, client: int) -> bool:
-        """Whether a client's channel is good enough in a round."""
+        """Return whether a client's channel is good enough in a round."""
         gain = np.random.default_rng([self.seed, number, client, 8]).exponential()
         return bool(gain >= self.silent)
 
     def received(self, signs: Vector, number: int) -> Vector:
-        """The real part of what arrives, over sqrt(power): the sum of signs, and noise."""
+        """Return the real part of the received signal over sqrt(power): the sum of signs, and noise."""
         spread = np.sqrt(self.noise / 2 / self.power)
         noise = np.random.default_rng([self.seed, number, 9]).normal(scale=spread, size=signs.size)
         return (signs + noise).astype(np.float32)

@@ -1,4 +1,4 @@
-"""What a message holds: which coordinates, and their values, of one kind a layer."""
+"""The content of a message: the coordinates that are sent, and the values of each layer."""
 
 from fedsparq.payload.cosine_blocks import CosineBlocks
 from fedsparq.payload.floats import Float16Values, Float32Values

@@ -14,9 +14,9 @@ from fedsparq.errors import WireError
 from fedsparq.layout import Tensor, Vector
 from fedsparq.payload.low_rank import matrix_shape
 from fedsparq.payload.streams import Reader, Writer
-from fedsparq.payload.values import LARGEST_FLOAT32, WholeLayer, built_in
+from fedsparq.payload.values import LARGEST_FLOAT32, WholeLayer, register_builtin
 
-LONGEST_SIDE = 64
+MAX_SIDE = 64
 
 
 @dataclass(frozen=True)
@@ -38,12 +38,12 @@ class Blocks:
 
     @classmethod
     def of(cls, tensor: Tensor) -> Blocks:
-        """Each side of a block is the largest number up to 64 that divides the layer's."""
+        """Choose the blocks of a layer: each side is the largest number up to 64 that divides the layer's."""
         rows, columns = matrix_shape(tensor)
         return cls(rows, columns, _divisor(rows), _divisor(columns))
 
     def cut(self, layer: Vector) -> NDArray[np.float64]:
-        """The blocks of a layer, in rows of blocks."""
+        """Return the blocks of a layer, in rows of blocks."""
         shape = self.rows // self.height, self.height, self.columns // self.width, self.width
         return layer.reshape(shape).swapaxes(1, 2).reshape(-1, self.height, self.width).astype(np.float64)
 
@@ -59,7 +59,7 @@ class Blocks:
         return cosines(self.height).T @ coefficients @ cosines(self.width)
 
 
-@built_in
+@register_builtin
 @dataclass(frozen=True)
 class CosineBlocks(WholeLayer):
     """Every coordinate of a layer, from the same number of coefficients of each of its blocks."""
@@ -119,7 +119,7 @@ class CosineBlocks(WholeLayer):
 
 @cache
 def cosines(size: int) -> NDArray[np.float64]:
-    """The orthonormal DCT-II of so many coordinates, one frequency a row."""
+    """Return the orthonormal DCT-II of `size` coordinates, one frequency per row."""
     rows = [[math.cos(math.pi * (2 * i + 1) * k / (2 * size)) for i in range(size)] for k in range(size)]
     scale = [math.sqrt((2 if k else 1) / size) for k in range(size)]
     made: NDArray[np.float64] = np.array(rows).reshape(size, size) * np.array(scale).reshape(size, 1)
@@ -128,4 +128,4 @@ def cosines(size: int) -> NDArray[np.float64]:
 
 @cache
 def _divisor(side: int) -> int:
-    return next((size for size in range(min(side, LONGEST_SIDE), 0, -1) if side % size == 0), 1)
+    return next((size for size in range(min(side, MAX_SIDE), 0, -1) if side % size == 0), 1)

@@ -12,16 +12,16 @@ from fedsparq.errors import WireError
 from fedsparq.layout import Tensor, Vector
 from fedsparq.payload import kernels
 from fedsparq.payload.selection import Indices
-from fedsparq.payload.streams import TINY, Bytes, Reader, Writer
-from fedsparq.payload.values import LazyIndices, Values, built_in
+from fedsparq.payload.streams import MIN_ZSTD_INPUT, Bytes, Reader, Writer
+from fedsparq.payload.values import LazyIndices, Values, register_builtin
 
 _SAMPLE = 4096
-_REPEATED_FROM = 20
+_MAX_REPEAT_RATIO = 20
 """Low bytes are worth trying zstd on if one of them makes up more than a twentieth of a sample."""
 _INFINITE = 0x7C00
 
 
-@built_in
+@register_builtin
 @dataclass(frozen=True)
 class Float32Values(Values):
     """Values as they are, not compressed."""
@@ -53,7 +53,7 @@ class Float32Values(Values):
         return cls(data.astype(np.float32, copy=False))
 
 
-@built_in
+@register_builtin
 @dataclass(frozen=True)
 class Float16Values(Values):
     """Values as float16, kept as their bits: numpy's own float16 is slow. Sums are made of the bits directly."""
@@ -87,7 +87,7 @@ class Float16Values(Values):
         high, low = np.empty(halves.size, np.uint8), np.empty(halves.size, np.uint8)
         kernels.split_halves(halves, high, low)
         writer.stream(high, writer.compress(high))
-        writer.stream(low, writer.compress(low) if _repeats(low) else None)
+        writer.stream(low, writer.compress(low) if _is_compressible(low) else None)
 
     @classmethod
     def read(cls, reader: Reader, header: None, count: int, tensor: Tensor) -> NDArray[Any]:
@@ -103,7 +103,7 @@ class Float16Values(Values):
         return cls(data.astype(np.uint16, copy=False))
 
 
-def _repeats(data: Bytes) -> bool:
-    """Whether some byte is so common in a sample that zstd is worth trying."""
+def _is_compressible(data: Bytes) -> bool:
+    """Return whether some byte is so common in a sample that zstd is worth trying."""
     sample = data[:_SAMPLE]
-    return sample.size >= TINY and int(np.bincount(sample).max()) * _REPEATED_FROM > sample.size
+    return sample.size >= MIN_ZSTD_INPUT and int(np.bincount(sample).max()) * _MAX_REPEAT_RATIO > sample.size

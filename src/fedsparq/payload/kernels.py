@@ -12,7 +12,7 @@ _DROPPED = np.uint32(13)  # mantissa bits that float32 has beyond float16
 
 @jit
 def random_bits(seed: Any, index: Any) -> Any:
-    """splitmix64: 64 random bits as a function of a seed and an index."""
+    """Return 64 random bits as a function of a seed and an index (splitmix64)."""
     z = seed + (np.uint64(index) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -21,13 +21,13 @@ def random_bits(seed: Any, index: Any) -> Any:
 
 @jit
 def uniform(seed: Any, index: Any) -> Any:
-    """A float64 in [0, 1)."""
+    """Return a float64 in [0, 1)."""
     return np.float64(random_bits(seed, index) >> np.uint64(11)) * 2.0**-53
 
 
 @jit
 def random_indices(seed: Any, size: int, count: int, indices: Any) -> None:
-    """`count` of `size` indices, all sets equally likely: one pass, each kept with chance wanted / left."""
+    """Draw `count` of `size` indices, all sets equally likely: one pass, each kept with probability wanted / left."""
     n = 0
     for i in range(size):
         draw = (random_bits(seed, i) >> np.uint64(32)) * np.uint64(size - i)
@@ -40,7 +40,7 @@ def random_indices(seed: Any, size: int, count: int, indices: Any) -> None:
 
 @jit
 def half_to_float(half: Any) -> Any:
-    """The float32 of finite float16 bits, sign included."""
+    """Return the float32 of finite float16 bits, sign included."""
     sign = (np.uint32(half) & _HALF_SIGN) << np.uint32(16)
     magnitude = (np.uint32(half) & np.uint32(0x7FFF)) << _DROPPED
     return np.uint32(sign | magnitude).view(np.float32) * np.float32(2.0**112)
@@ -54,30 +54,21 @@ def halves_to_floats(halves: Any, out: Any) -> None:
 
 @jit
 def add_scaled(accumulator: Any, indices: Any, values: Any, weight: Any) -> None:
-    """accumulator[indices] += weight * values; all of it where indices is None."""
+    """Compute accumulator[indices] += weight * values; for the entire accumulator if indices is None."""
     for n in range(values.size):
         accumulator[n if indices is None else indices[n]] += weight * values[n]
 
 
 @jit
 def add_scaled_halves(accumulator: Any, indices: Any, halves: Any, weight: Any) -> None:
-    """The same for the bits of float16 numbers."""
+    """Compute the same for values that are the bits of float16 numbers."""
     for n in range(halves.size):
         accumulator[n if indices is None else indices[n]] += weight * half_to_float(halves[n])
 
 
-@jit
-def rise_within(indices: Any, first: int, end: int) -> bool:
-    """Whether indices rise, none twice, from `first` or later to before `end`."""
-    falls = 0
-    for n in range(1, indices.size):
-        falls += indices[n] <= indices[n - 1]
-    return falls == 0 and (indices.size == 0 or (indices[0] >= first and indices[-1] < end))
-
-
 @jit_reordering_sums
 def dot(vector: Any, values: Any) -> float:
-    """The inner product, in float64."""
+    """Return the inner product, in float64."""
     total = 0.0
     for i in range(values.size):
         total += np.float64(vector[i]) * np.float64(values[i])
@@ -86,7 +77,7 @@ def dot(vector: Any, values: Any) -> float:
 
 @jit
 def gather_dot(vector: Any, indices: Any, values: Any) -> float:
-    """The inner product of a vector with one that is zero but for `values` at `indices`, in float64."""
+    """Return the inner product, in float64, of a vector with one that is `values` at `indices` and zero elsewhere."""
     total = 0.0
     for n in range(indices.size):
         total += np.float64(vector[indices[n]]) * np.float64(values[n])
@@ -115,7 +106,7 @@ def join_halves(high: Any, low: Any, halves: Any) -> int:
 
 @jit
 def pack(values: Any, width: int, out: Any) -> None:
-    """Values of `width` bits (1 to 8) one after the other, from the lowest bit of each byte up."""
+    """Pack values of `width` bits (1 to 8) in sequence, from the lowest bit of each byte up."""
     out[:] = 0
     for i in range(values.size):
         at = i * width

@@ -1,4 +1,4 @@
-"""Values that are signed whole levels times a scale: uniform levels, class levels, a codebook, bucket levels."""
+"""Values that are signed integer levels times a scale: uniform levels, class levels, a codebook, bucket levels."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from abc import abstractmethod
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,26 +15,15 @@ from fedsparq.errors import WireError
 from fedsparq.layout import MAX_SIZE, Tensor, Vector
 from fedsparq.payload import kernels
 from fedsparq.payload.streams import Reader, Writer
-from fedsparq.payload.values import LARGEST_FLOAT32, CachedValues, LazyIndices, Values, built_in
+from fedsparq.payload.values import LARGEST_FLOAT32, CachedValues, LazyIndices, Values, register_builtin
 
 MAX_LEVEL = 32767
 _MAX_CLASSES = 8
-
-
-class LevelsHeader(NamedTuple):
-    """What the chunks of a layer share."""
-
-    top: int
-    """The highest level that may occur."""
-    scale: Vector
-    """What levels are multiplied with or looked up in."""
-    tops: tuple[int, ...] = ()
-    """How many levels each class has."""
-    bucket: int = 0
+_NO_LEVELS = np.empty(0, np.int16)
 
 
 class Levels(CachedValues):
-    """Signed whole numbers from -top to top, never 0, times the numbers of a scale."""
+    """Signed integers from -top to top, never 0, times the numbers of a scale."""
 
     levels: NDArray[np.int16]
 
@@ -58,15 +47,15 @@ class Levels(CachedValues):
 
     @abstractmethod
     def _with_scale(self, scale: Vector) -> Values:
-        """The same levels with other numbers in the header."""
+        """Return the same levels with other numbers in the header."""
 
     def scaled(self, factor: np.float32) -> Values:
-        """Multiply the scale alone: not a byte more. One that is short stays so, rounded towards 0."""
+        """Multiply the scale alone, so that no byte is added: a short one stays so, rounded towards 0."""
         scale = np.float32(factor) * self.scale
         return self._with_scale((scale.view(np.uint32) & 0xFFFF0000).view(np.float32) if self.is_short else scale)
 
     def raw_bytes(self) -> int:
-        """A sign and the bits of the highest level for each."""
+        """Count a sign and the bits of the highest level for each."""
         bits = 1 + (int(np.abs(self.levels).max(initial=1)) - 1).bit_length()
         return (len(self) * bits + 7) // 8
 
@@ -95,9 +84,22 @@ class Levels(CachedValues):
                 sound |= kernels.unpack(data, width, plane)
             above |= plane.astype(np.uint16) << np.uint16(shift)
         if sound < 0 or (above >= header.top).any():
-            raise WireError(f"layer {tensor.name!r}: a level is above {header.top}, or bits stand behind the last one")
+            raise WireError(f"layer {tensor.name!r}: a level is above {header.top}, or there are trailing bits")
         levels = above.astype(np.int16) + np.int16(1)
         return np.where(signs, -levels, levels)
+
+    @classmethod
+    def join(cls, header: LevelsHeader, data: NDArray[Any], indices: LazyIndices, tensor: Tensor) -> Levels:
+        return replace(header.values, levels=data.astype(np.int16, copy=False))  # type: ignore[type-var]
+
+
+class LevelsHeader(NamedTuple):
+    """What the chunks of a layer share."""
+
+    top: int
+    """The highest level that may occur."""
+    values: Levels
+    """The values without their levels."""
 
 
 class ScaledLevels(Levels):
@@ -115,10 +117,10 @@ class ScaledLevels(Levels):
     def read_header(cls, reader: Reader, code: int, tensor: Tensor, short: bool = False) -> LevelsHeader: ...
 
 
-@built_in
+@register_builtin
 @dataclass(frozen=True)
 class UniformLevels(ScaledLevels):
-    """Whole multiples of one step: value = step * level, level from -32767 to 32767 but never 0."""
+    """Integer multiples of one step: value = step * level, level from -32767 to 32767 but never 0."""
 
     step: np.float32
     levels: NDArray[np.int16]
@@ -133,7 +135,7 @@ class UniformLevels(ScaledLevels):
         return np.array([self.step], np.float32)
 
     def _with_scale(self, scale: Vector) -> Values:
-        """As levels of one class if the step is 0, which is none for these."""
+        """Return levels of one class if the step is 0, which is not allowed here."""
         return (
             replace(self, step=scale[0]) if scale[0] or not self.top else ClassLevels(scale, (self.top,), self.levels)
         )
@@ -154,18 +156,14 @@ class UniformLevels(ScaledLevels):
         step = read_scale(reader, 1 if top else 0, top, tensor, short)
         if top and step[0] == 0:
             raise WireError(f"layer {tensor.name!r}: its step is 0")
-        return LevelsHeader(top, step)
-
-    @classmethod
-    def join(cls, header: LevelsHeader, data: NDArray[Any], indices: LazyIndices, tensor: Tensor) -> UniformLevels:
-        return cls(header.scale[0] if header.top else np.float32(0), data.astype(np.int16, copy=False))
+        return LevelsHeader(top, cls(step[0] if top else np.float32(0), _NO_LEVELS))
 
 
-@built_in
+@register_builtin
 @dataclass(frozen=True)
 class ClassLevels(ScaledLevels):
-    """A class and a whole multiple of its step, counted through: levels 1 to tops[0] are multiples of steps[0], the
-    next tops[1] levels those of steps[1], and so on. So the class of each value is coded with its level.
+    """A class and an integer multiple of its step, numbered across classes: levels 1 to tops[0] are multiples of
+    steps[0], the next tops[1] levels those of steps[1], and so on. So the class of each value is coded with its level.
     """
 
     steps: Vector
@@ -206,14 +204,10 @@ class ClassLevels(ScaledLevels):
         steps = read_scale(reader, len(tops), 1, tensor, short)
         if (steps.astype(np.float64) * tops > LARGEST_FLOAT32).any():
             raise WireError(f"layer {tensor.name!r}: a step is too large")
-        return LevelsHeader(sum(tops), steps, tops)
-
-    @classmethod
-    def join(cls, header: LevelsHeader, data: NDArray[Any], indices: LazyIndices, tensor: Tensor) -> ClassLevels:
-        return cls(header.scale, header.tops, data.astype(np.int16, copy=False))
+        return LevelsHeader(sum(tops), cls(steps, tops, _NO_LEVELS))
 
 
-@built_in
+@register_builtin
 @dataclass(frozen=True)
 class Codebook(ScaledLevels):
     """A sign and one of up to 63 magnitudes: value = ± table[abs(level) - 1]. Its code holds the size of the table."""
@@ -244,22 +238,18 @@ class Codebook(ScaledLevels):
 
     @classmethod
     def read_header(cls, reader: Reader, code: int, tensor: Tensor, short: bool = False) -> LevelsHeader:
-        return LevelsHeader(code >> 2, read_scale(reader, code >> 2, 1, tensor, short))
-
-    @classmethod
-    def join(cls, header: LevelsHeader, data: NDArray[Any], indices: LazyIndices, tensor: Tensor) -> Codebook:
-        return cls(header.scale, data.astype(np.int16, copy=False))
+        return LevelsHeader(code >> 2, cls(read_scale(reader, code >> 2, 1, tensor, short), _NO_LEVELS))
 
 
-@built_in
+@register_builtin
 @dataclass(frozen=True)
 class BucketLevels(Levels):
-    """Whole multiples of the step of a bucket, which is so many coordinates of the layer in a row."""
+    """Integer multiples of the step of a bucket: `bucket` consecutive coordinates of the layer."""
 
     bucket: int
     steps: Vector
     owners: NDArray[np.uint32]
-    """Which bucket each value lies in; the indices of the values tell."""
+    """The bucket of each value, which follows from its index."""
     levels: NDArray[np.int16]
     code: ClassVar[int] = 6
 
@@ -287,12 +277,12 @@ class BucketLevels(Levels):
             raise WireError(f"layer {tensor.name!r}: its buckets have no size")
         top = reader.varint(MAX_LEVEL)
         steps = read_scale(reader, -(-tensor.size // bucket), max(top, 1), tensor)
-        return LevelsHeader(top, steps, bucket=bucket)
+        return LevelsHeader(top, cls(bucket, steps, np.empty(0, np.uint32), _NO_LEVELS))
 
     @classmethod
     def join(cls, header: LevelsHeader, data: NDArray[Any], indices: LazyIndices, tensor: Tensor) -> BucketLevels:
-        owners = indices() // np.uint32(header.bucket)
-        return cls(header.bucket, header.scale, owners, data.astype(np.int16, copy=False))
+        values = cast(BucketLevels, super().join(header, data, indices, tensor))
+        return replace(values, owners=indices() // np.uint32(values.bucket))
 
 
 def write_scale(writer: Writer, scale: Vector, short: bool = False) -> None:
@@ -300,7 +290,7 @@ def write_scale(writer: Writer, scale: Vector, short: bool = False) -> None:
 
 
 def read_scale(reader: Reader, count: int, most: int, tensor: Tensor, short: bool = False) -> Vector:
-    """`count` numbers of at least 0 that stay finite when multiplied by `most`."""
+    """Read `count` numbers of at least 0 that stay finite when multiplied by `most`."""
     if short:
         scale: Vector = (reader.array("<u2", count).astype(np.uint32) << 16).view(np.float32)
     else:
@@ -311,6 +301,6 @@ def read_scale(reader: Reader, count: int, most: int, tensor: Tensor, short: boo
 
 
 def _planes(top: int) -> list[tuple[int, int]]:
-    """(shift, width) of the byte planes that levels 1 to `top` need, less one and without sign."""
+    """Return (shift, width) of the byte planes that levels 1 to `top` need, less one and without sign."""
     width = max(top - 1, 0).bit_length()
     return [(shift, min(8, width - shift)) for shift in range(0, width, 8)]

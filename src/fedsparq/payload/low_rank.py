@@ -14,7 +14,7 @@ from fedsparq.compiled import jit
 from fedsparq.errors import WireError
 from fedsparq.layout import Tensor, Vector
 from fedsparq.payload.streams import Reader, Writer
-from fedsparq.payload.values import LARGEST_FLOAT32, WholeLayer, built_in
+from fedsparq.payload.values import LARGEST_FLOAT32, WholeLayer, register_builtin
 
 Factor = NDArray[np.float32]
 """A matrix of as many columns as the rank."""
@@ -22,7 +22,7 @@ Factor = NDArray[np.float32]
 MAX_RANK = 128
 
 
-@built_in
+@register_builtin
 @dataclass(frozen=True)
 class LowRank(WholeLayer):
     """Every coordinate of a layer, as left x right^T: a row of the layer for each index of its first dimension."""
@@ -70,18 +70,18 @@ class LowRank(WholeLayer):
 
 
 def matrix_shape(tensor: Tensor) -> tuple[int, int]:
-    """Rows and columns of a layer as a matrix: a tensor of less than two dimensions is one row."""
+    """Return rows and columns of a layer as a matrix: a tensor of less than two dimensions is one row."""
     return (1, tensor.size) if len(tensor.shape) < 2 else (tensor.shape[0], math.prod(tensor.shape[1:]))
 
 
 def pays(rank: int, rows: int, columns: int) -> bool:
-    """Whether a layer may be sent as factors of this rank: it bounds the work of decoding by the layer's size."""
+    """Return whether a layer may be sent as factors of this rank: it bounds the decoding work by the layer's size."""
     return rank <= MAX_RANK and rank * (rows + columns) <= rows * columns
 
 
 @jit
 def _add_products(left: Any, right: Any, product: Any) -> None:
-    """product += left x right, one factor after the other in each row."""
+    """Compute product += left x right, one factor after the other in each row."""
     for i in range(left.shape[0]):
         for k in range(left.shape[1]):
             factor = left[i, k]

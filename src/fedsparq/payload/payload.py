@@ -1,4 +1,4 @@
-"""What a compressed update holds, between the algorithm that made it and the bytes that carry it."""
+"""A compressed update in memory: the coordinates that are sent, and the values of each layer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fedsparq.payload import kernels
 from fedsparq.payload.floats import Float32Values
 from fedsparq.payload.selection import Dense, Indices, Selection, Sparse
 from fedsparq.payload.values import LARGEST_FLOAT32, Values
-from fedsparq.threads import count_of, in_order
+from fedsparq.threads import imap, resolve_threads
 
 Part = tuple[Values, Vector, Indices | None]
 """Values, and where they belong in a vector: at indices, or in all of it (None)."""
@@ -24,7 +24,7 @@ Part = tuple[Values, Vector, Indices | None]
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer's share of a payload."""
+    """One layer of a payload."""
 
     name: str
     start: int
@@ -36,9 +36,9 @@ class Layer:
 
 @dataclass(frozen=True)
 class Payload:
-    """A compressed update: which coordinates are sent, and per layer their values in order.
+    """A compressed update: the coordinates that are sent, and per layer their values in order.
 
-    `buffers` carries the statistics and counters of the model; None where the layout has none or nobody set them.
+    `buffers` are the statistics and counters of the model; None if the layout has none, or they are not sent.
 
     >>> layout = Layout.of({"a": (3,), "b": (2,)})
     >>> payload = Payload.sparse(layout, np.array([1, 4]), np.array([0.5, -2], np.float32))
@@ -51,7 +51,7 @@ class Payload:
     values: tuple[Values, ...]
     buffers: Buffers | None = None
     message: bytes | None = field(default=None, init=False, repr=False, compare=False)
-    """The encoded payload, where it was measured already; a payload with other fields has none."""
+    """The encoded payload, if it was already built to measure it; `replace` drops it."""
 
     def __post_init__(self) -> None:
         counts = [len(values) for values in self.values]
@@ -63,8 +63,10 @@ class Payload:
 
     @classmethod
     def sparse(cls, layout: Layout, indices: ArrayLike, values: Vector) -> Payload:
-        """Some coordinates of the flat vector, strictly rising (any integer dtype), and their float32 values."""
-        listed, vector = _checked_indices(np.asarray(indices), layout), np.array(values)
+        """Build a payload from strictly increasing indices (any integer dtype) and their float32 values."""
+        given, vector = np.asarray(indices), np.array(values)
+        _check_indices(given, layout)
+        listed = given.astype(np.uint32)
         _check_float32("values, one for each index", vector, listed.size)
         layers = [vector[part] for part in layout.split(listed)]
         for tensor, layer in zip(layout.parameters, layers, strict=True):
@@ -74,7 +76,7 @@ class Payload:
 
     @classmethod
     def full(cls, layout: Layout, vector: Vector, buffers: Buffers | None = None) -> Payload:
-        """Every coordinate as float32; the vector is not copied."""
+        """Build a payload of every coordinate as float32; the vector is not copied."""
         _check_float32("vector", vector, layout.size)
         vector = np.ascontiguousarray(vector)
         values = tuple(Float32Values(vector[tensor.span]) for tensor in layout.parameters)
@@ -97,9 +99,9 @@ class Payload:
         return sum(map(len, self.values))
 
     def check_indices(self) -> None:
-        """An error unless they rise, none twice, and fit the layout, as compiled loops believe."""
-        if isinstance(self.selection, Sparse) and not kernels.rise_within(self.indices, 0, self.layout.size):
-            _checked_indices(self.indices, self.layout)
+        """Raise UpdateError unless the indices strictly increase and fit the layout, as compiled loops assume."""
+        if isinstance(self.selection, Sparse):
+            _check_indices(self.indices, self.layout)
 
     def layers(self) -> Iterator[Layer]:
         done = 0
@@ -108,29 +110,29 @@ class Payload:
             done += len(values)
 
     def dense(self) -> Vector:
-        """The update as the server will see it: zero where nothing was sent."""
+        """Return the update as the server will see it: zero where nothing was sent."""
         out = np.zeros(self.layout.size, np.float32)
         for values, part, indices in self._parts(out):
             part[... if indices is None else indices] = values.decode()
         return out
 
     def add_to(self, accumulator: Vector, weight: float = 1.0, *, threads: int | None = None) -> None:
-        """accumulator += weight * dense(), without making the dense vector. Layers are added side by side."""
+        """Compute accumulator += weight * dense() without the dense vector; layers are added in parallel."""
         _check_float32("accumulator", accumulator, self.layout.size)
         if not accumulator.flags.writeable:
             raise UpdateError("the accumulator is read-only; give an array that can be changed")
         if not abs(weight) <= LARGEST_FLOAT32:
             raise UpdateError(f"the weight {weight} is not a finite float32")
         share = np.float32(weight)
-        for _ in in_order(
+        for _ in imap(
             lambda part: part[0].add_to(part[1], part[2], share),
             self._parts(accumulator),
-            count_of(threads, self.layout.size),
+            resolve_threads(threads, self.layout.size),
         ):
             pass
 
     def dot(self, vector: Vector) -> float:
-        """The inner product with a dense vector, without making this one dense."""
+        """Return the inner product with a dense vector, without building the dense vector of this one."""
         _check_float32("vector", vector, self.layout.size)
         total = 0.0
         for values, part, indices in self._parts(vector):
@@ -139,7 +141,7 @@ class Payload:
         return total
 
     def _parts(self, vector: Vector) -> Iterator[Part]:
-        """The values of each layer, and where they belong."""
+        """Return the values of each layer, and where they belong."""
         if isinstance(self.selection, Dense):
             for tensor, values in zip(self.layout.parameters, self.values, strict=True):
                 yield values, vector[tensor.span], None
@@ -163,7 +165,7 @@ class Payload:
         return float(np.sqrt(sum(np.square(values.decode(), dtype=np.float64).sum() for values in self.values)))
 
     def largest(self) -> float:
-        """The largest magnitude; nan if a value is not finite."""
+        """Return the largest magnitude; nan if a value is not finite."""
         return float(np.max([values.largest() for values in self.values], initial=0))
 
 
@@ -172,18 +174,16 @@ def _check_float32(what: str, array: NDArray[Any], size: int) -> None:
         raise UpdateError(f"the {what}: got {array.dtype}{list(array.shape)}; it must be float32[{size}]")
 
 
-def _checked_indices(indices: NDArray[Any], layout: Layout) -> Indices:
-    """A copy of what must be strictly rising indices of the flat vector."""
+def _check_indices(indices: NDArray[Any], layout: Layout) -> None:
     if indices.ndim != 1 or (indices.size and indices.dtype.kind not in "iu"):
         raise UpdateError(
-            f"the indices are {indices.dtype}{list(indices.shape)}; they must be whole numbers in one dimension, "
+            f"the indices are {indices.dtype}{list(indices.shape)}; they must be integers in one dimension, "
             "such as np.flatnonzero(mask)"
         )
-    wrong = np.flatnonzero(indices[1:] <= indices[:-1])
-    if wrong.size:
-        first = wrong[0]
-        raise UpdateError(f"index {indices[first + 1]} follows index {indices[first]}; indices must rise, none twice")
+    wrong = indices[1:] <= indices[:-1]
+    if wrong.any():
+        first = int(np.argmax(wrong))
+        raise UpdateError(f"index {indices[first + 1]} follows index {indices[first]}; indices must strictly increase")
     if indices.size and not (indices[0] >= 0 and indices[-1] < layout.size):
         outside = indices[0] if indices[0] < 0 else indices[-1]
         raise UpdateError(f"index {outside} is out of range; this layout has {layout.size:,} coordinates, from 0 on")
-    return indices.astype(np.uint32)

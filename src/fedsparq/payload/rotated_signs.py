@@ -14,15 +14,15 @@ from fedsparq.layout import Tensor, Vector
 from fedsparq.payload.kernels import random_bits
 from fedsparq.payload.levels import read_scale, write_scale
 from fedsparq.payload.streams import Reader, Writer
-from fedsparq.payload.values import CachedValues, LazyIndices, built_in
+from fedsparq.payload.values import CachedValues, LazyIndices, register_builtin
 
-LONGEST_BLOCK = 1 << 15
+MAX_BLOCK = 1 << 15
 """The most coordinates that are rotated together: they fit a CPU's cache."""
 
-_SHORTEST_BLOCK = 64
+_MIN_BLOCK = 64
 
 
-@built_in
+@register_builtin
 @dataclass(frozen=True)
 class RotatedSigns(CachedValues):
     """Every coordinate of a layer, as the signs of the layer in randomly rotated blocks with a scale each."""
@@ -67,7 +67,7 @@ class RotatedSigns(CachedValues):
     @classmethod
     def read_header(cls, reader: Reader, code: int, tensor: Tensor) -> tuple[int, Vector]:
         seed = reader.number(8)
-        return seed, read_scale(reader, len(rotation_blocks(tensor.size)), LONGEST_BLOCK, tensor)
+        return seed, read_scale(reader, len(rotation_blocks(tensor.size)), MAX_BLOCK, tensor)
 
     @classmethod
     def read(cls, reader: Reader, header: tuple[int, Vector], count: int, tensor: Tensor) -> NDArray[Any]:
@@ -79,22 +79,22 @@ class RotatedSigns(CachedValues):
 
 
 def rotation_blocks(size: int) -> list[tuple[int, int, int]]:
-    """(start, size, size with zeros behind) of the blocks of a layer, whose sizes with zeros are powers of two.
+    """Return (start, size, size with zeros after it) of a layer's blocks, whose sizes with zeros are powers of two.
 
     As long ones as possible come first; what is left below 64 coordinates is filled up with zeros, to 8 at least.
     """
     blocks, start = [], 0
     while start < size:
         left = size - start
-        taken = min(LONGEST_BLOCK, 1 << (left.bit_length() - 1)) if left >= _SHORTEST_BLOCK else left
-        padded = taken if left >= _SHORTEST_BLOCK else max(8, 1 << (left - 1).bit_length())
+        taken = min(MAX_BLOCK, 1 << (left.bit_length() - 1)) if left >= _MIN_BLOCK else left
+        padded = taken if left >= _MIN_BLOCK else max(8, 1 << (left - 1).bit_length())
         blocks.append((start, taken, padded))
         start += taken
     return blocks
 
 
 def rotated_bytes(size: int) -> int:
-    """How many bytes the signs of `size` coordinates take."""
+    """Return how many bytes the signs of `size` coordinates take."""
     return sum(padded for _, _, padded in rotation_blocks(size)) // 8
 
 
@@ -111,7 +111,7 @@ def flip_signs(x: Any, seed: Any) -> None:
 
 @jit
 def hadamard(x: Any) -> None:
-    """The Walsh-Hadamard transform in place, not normalised; the size is a power of two."""
+    """Compute the Walsh-Hadamard transform in place, not normalized; the size is a power of two."""
     half = 1
     while half < x.size:
         for start in range(0, x.size, 2 * half):
@@ -124,7 +124,7 @@ def hadamard(x: Any) -> None:
 
 @jit
 def rotate(x: Any, seed: Any, number: int) -> None:
-    """A random rotation of block `number`: random signs, then Walsh-Hadamard, normalised."""
+    """Rotate block `number` at random: random signs, then Walsh-Hadamard, normalized."""
     flip_signs(x, random_bits(seed, number))
     hadamard(x)
     x *= np.float32(1.0 / np.sqrt(x.size))

@@ -1,4 +1,4 @@
-"""Which coordinates of the flat vector a payload holds."""
+"""The coordinates of the flat vector that a payload carries."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from fedsparq.payload import kernels
 
 Indices = NDArray[np.uint32]
-"""Coordinates of the flat vector, strictly rising."""
+"""Coordinates of the flat vector, strictly increasing."""
 
 
 @dataclass(frozen=True)
 class Dense:
-    """Every coordinate; none is named."""
+    """Every coordinate; no index is sent."""
 
     size: int
 
@@ -42,7 +42,7 @@ class Sparse:
 
 @dataclass(frozen=True)
 class Seeded:
-    """`count` of `size` coordinates that both sides draw from one seed: only the seed travels."""
+    """`count` of `size` coordinates that both sides draw from one seed: only the seed is sent."""
 
     size: int
     count: int

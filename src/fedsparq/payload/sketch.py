@@ -14,16 +14,16 @@ from fedsparq.errors import WireError
 from fedsparq.layout import Tensor, Vector
 from fedsparq.payload.kernels import random_bits
 from fedsparq.payload.streams import Reader, Writer
-from fedsparq.payload.values import LARGEST_FLOAT32, WholeLayer, built_in
+from fedsparq.payload.values import LARGEST_FLOAT32, WholeLayer, register_builtin
 
-MOST_ROWS = 15
-_SMALL = 1024
+MAX_ROWS = 15
+_MIN_SKETCHED_SIZE = 1024
 """Layers of up to so many coordinates are not worth a sketch."""
 Table = NDArray[np.float32]
 """A row for each hash function."""
 
 
-@built_in
+@register_builtin
 @dataclass(frozen=True)
 class Sketch(WholeLayer):
     """Every coordinate of a layer, as the median over the table's rows of the sums that it went into.
@@ -44,7 +44,7 @@ class Sketch(WholeLayer):
     def _decoded(self) -> Vector:
         out = np.empty(self.size, np.float32)
         if self.size:
-            medians(self.table, np.uint64(self.seed), out)
+            estimate_coordinates(self.table, np.uint64(self.seed), out)
         return out
 
     def scaled(self, factor: np.float32) -> Sketch:
@@ -62,7 +62,7 @@ class Sketch(WholeLayer):
 
     @classmethod
     def read_header(cls, reader: Reader, code: int, tensor: Tensor) -> Sketch:
-        seed, rows, columns = reader.number(8), reader.varint(MOST_ROWS), reader.varint(max(tensor.size, 1))
+        seed, rows, columns = reader.number(8), reader.varint(MAX_ROWS), reader.varint(max(tensor.size, 1))
         if rows % 2 == 0 or not 0 < rows * columns <= tensor.size:
             raise WireError(
                 f"layer {tensor.name!r}: a sketch of {rows} x {columns} for {tensor.size:,} coordinates; its rows are "
@@ -75,12 +75,12 @@ class Sketch(WholeLayer):
 
 
 def sketch_columns(size: int, share: float, rows: int) -> int:
-    """How many columns a table has, to hold `share` as many numbers as a layer of this size; 0: there is none."""
-    return max(1, int(share * size / rows)) if size > _SMALL else 0
+    """Return how many columns a table has, to hold `share` as many numbers as the layer; 0 if there is no table."""
+    return max(1, int(share * size / rows)) if size > _MIN_SKETCHED_SIZE else 0
 
 
 def sketch(layer: Vector, seed: int, rows: int, columns: int) -> Table:
-    """The table of a layer."""
+    """Return the table of a layer."""
     sums = np.zeros((rows, columns))
     add_to_table(layer, np.uint64(seed), sums)
     return np.clip(sums, -LARGEST_FLOAT32, LARGEST_FLOAT32).astype(np.float32)
@@ -88,7 +88,7 @@ def sketch(layer: Vector, seed: int, rows: int, columns: int) -> Table:
 
 @jit
 def add_to_table(layer: Any, seed: Any, table: Any) -> None:
-    """table[row, place] += sign * coordinate: the place from the upper 32 bits of a hash, the sign from its lowest."""
+    """Compute table[row, place] += sign * coordinate: place and sign are the upper 32 bits and the lowest of a hash."""
     for row in range(table.shape[0]):
         own = random_bits(seed, row)
         for i in range(layer.size):
@@ -101,8 +101,8 @@ def add_to_table(layer: Any, seed: Any, table: Any) -> None:
 
 
 @jit
-def medians(table: Any, seed: Any, out: Any) -> None:
-    """The median over rows of sign * table[row, place], for each coordinate."""
+def estimate_coordinates(table: Any, seed: Any, out: Any) -> None:
+    """Return for each coordinate the median over rows of sign * table[row, place]."""
     rows = table.shape[0]
     seeds = np.empty(rows, np.uint64)
     for row in range(rows):

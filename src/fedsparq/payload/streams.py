@@ -1,4 +1,4 @@
-"""Bytes out and bytes in: whole numbers, arrays, and arrays that zstd may make smaller."""
+"""Writing and reading bytes: integers, arrays, and arrays that zstd may compress."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ZSTD_VERSION = zstd.zstd_version_info
 
 _BYTES = tuple(bytes((value,)) for value in range(256))
 
-TINY = 24
+MIN_ZSTD_INPUT = 24
 """Below this many bytes a zstd frame cannot win: it has 9 of its own."""
 
 COMPRESSION: dict[int, int] = {
@@ -35,16 +35,16 @@ COMPRESSION: dict[int, int] = {
 }
 """Nearly Huffman coding alone: on these bytes both smaller and faster than zstd's own levels."""
 
-MOST_WINDOW = 1 << 22
-"""No frame of ours holds more than 4 MiB, so none may ask for a larger window. We look ourselves: to tell zstd takes
-longer than to read a short frame."""
+MAX_WINDOW = 1 << 22
+"""No frame of ours holds more than 4 MiB, so none may ask for a larger window. It is read from the header here: to set
+zstd's own limit takes longer than to read a short frame."""
 
 
 _here = threading.local()
 
 
 def _frame(data: Bytes) -> bytes:
-    """A zstd frame of these bytes, by this thread's compressor: to make one takes as long as to write a few frames."""
+    """Return a zstd frame of these bytes, by this thread's compressor: a new one would cost as much as a few frames."""
     compressor = getattr(_here, "compressor", None) or zstd.ZstdCompressor(options=COMPRESSION)
     _here.compressor = None  # what was broken off in the middle of a frame is not used again
     frame = compressor.compress(data.data, compressor.FLUSH_FRAME)
@@ -53,7 +53,7 @@ def _frame(data: Bytes) -> bytes:
 
 
 class Writer:
-    """Writes a message: plain bytes, whole numbers, and streams that zstd may make smaller."""
+    """Writes a message: plain bytes, integers, and streams that zstd may compress."""
 
     def __init__(self) -> None:
         self._out = list[bytes | memoryview]()
@@ -68,25 +68,25 @@ class Writer:
         self._out.append(varint(value))
 
     def compress(self, data: Bytes) -> bytes | None:
-        """The zstd frame of these bytes if it is smaller than they are."""
-        if data.size < TINY:
+        """Return the zstd frame of these bytes if it is smaller than they are."""
+        if data.size < MIN_ZSTD_INPUT:
             return None
         frame = _frame(data)
         return frame if len(frame) < data.size else None
 
     def compressed(self, data: Bytes) -> tuple[bytes, bytes | Bytes]:
-        """The two parts of a stream: raw bytes, whose number the reader knows, behind a 0; or a smaller zstd frame
-        behind its length."""
+        """Return the two parts of a stream: 0 and the raw bytes, whose number the reader knows; or the length of a
+        smaller zstd frame, and the frame."""
         frame = self.compress(data)
         return (varint(len(frame)), frame) if frame else (varint(0), data)
 
     def stream(self, raw: bytes | NDArray[Any], frame: bytes | None) -> None:
-        """A stream of raw bytes, or of the zstd frame where `compress` gave one."""
+        """Write a stream of raw bytes, or of the zstd frame that `compress` returned."""
         self.varint(len(frame) if frame else 0)
         self.raw(frame or raw)
 
     def with_checksum(self) -> bytes:
-        """All that was written, and its checksum."""
+        """Return all that was written, and its checksum."""
         checksum = xxhash.xxh3_64()
         for part in self._out:
             checksum.update(part)
@@ -97,12 +97,12 @@ class Writer:
         return b"".join(self._out)
 
     def add(self, other: Writer) -> None:
-        """All that another writer has written."""
+        """Add all that another writer has written."""
         self._out += other._out
 
 
 class Reader:
-    """Reads a message that may be hostile: no length is believed before it is checked against what must be there."""
+    """Reads a message that may be malicious: each length is checked against what must be there before it is used."""
 
     def __init__(self, data: memoryview) -> None:
         self._bytes, self._data = data, np.frombuffer(data, np.uint8)
@@ -117,7 +117,7 @@ class Reader:
         return self._bytes[self._next(count)]
 
     def take(self, count: int) -> Bytes:
-        """The next bytes as an array, not copied."""
+        """Return the next bytes as an array; they are not copied."""
         return self._data[self._next(count)]
 
     def _next(self, count: int) -> slice:
@@ -127,7 +127,7 @@ class Reader:
         return slice(start, self.at)
 
     def rest(self) -> Bytes:
-        """All that is left, without moving on."""
+        """Return all that is left, without moving on."""
         return self._data[self.at :]
 
     def byte(self) -> int:
@@ -138,16 +138,16 @@ class Reader:
         return self._bytes[at]
 
     def number(self, size: int) -> int:
-        """A whole number of so many bytes."""
+        """Read an integer of `size` bytes."""
         return int.from_bytes(self.raw(size), "little")
 
     def array(self, dtype: str, count: int) -> NDArray[Any]:
-        """A copy of `count` little-endian numbers."""
+        """Read a copy of `count` little-endian numbers."""
         kind = np.dtype(dtype)
         return np.frombuffer(self.raw(count * kind.itemsize), kind).astype(kind.newbyteorder("="))
 
     def varint(self, most: int) -> int:
-        """A whole number that may not exceed `most`."""
+        """Read an integer that may not exceed `most`."""
         value = self.byte()
         if value >= 0x80:
             value = self._longer(value & 0x7F)
@@ -156,7 +156,7 @@ class Reader:
         return value
 
     def _longer(self, value: int) -> int:
-        """A whole number whose first byte says that more follow."""
+        """Read an integer whose first byte states that more follow."""
         for shift in range(7, 64, 7):
             byte = self.byte()
             value |= (byte & 0x7F) << shift
@@ -172,7 +172,7 @@ class Reader:
         if length == 0:
             return self.take(raw_size), True
         frame = self.raw(length)
-        if _window(frame) > MOST_WINDOW:
+        if _window(frame) > MAX_WINDOW:
             raise WireError("a zstd frame asks for more memory than any of FSQ1's needs")
         try:
             unpacker = zstd.ZstdDecompressor()
@@ -187,7 +187,7 @@ class Reader:
 
 
 def _window(frame: memoryview) -> int:
-    """How much memory a zstd frame asks for, by its header (RFC 8878, 3.1.1.1); 0 if it is too short to have one."""
+    """Return how much memory a zstd frame asks for, by its header (RFC 8878, 3.1.1.1); 0 if it has none."""
     if len(frame) < 6:
         return 0
     about, byte = frame[4], frame[5]
@@ -200,7 +200,7 @@ def _window(frame: memoryview) -> int:
 
 
 def varint(value: int) -> bytes:
-    """Seven bits a byte, the lowest first; the top bit says that more follow."""
+    """Return seven bits per byte, the lowest first; the top bit states that more follow."""
     if value <= 0x7F:
         return _BYTES[value]
     out = bytearray()

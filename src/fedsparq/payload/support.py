@@ -1,4 +1,4 @@
-"""A round plan: what the server fixes for all clients of a round before they train; no client's secret."""
+"""Round plans: what the server fixes for all clients of a round before they train. A plan is public."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from fedsparq.payload.levels import MAX_LEVEL, UniformLevels
 from fedsparq.payload.payload import Payload
 from fedsparq.payload.selection import Indices, Seeded
 
-_MAX_VARIANCE = 2.0**62
-"""Half of it is still a mean that numpy draws Poisson numbers of."""
+_MAX_VARIANCE = 2.0**36
+"""The table of its law has 5 million entries then."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,19 +87,17 @@ class RoundPlan:
         if not self.clip > 0:
             raise OptionError(f"clip={self.clip}: it must be above 0")
         if not 0 <= self.variance <= _MAX_VARIANCE:
-            raise OptionError(f"variance={self.variance}: it must be from 0 to 2^62")
+            raise OptionError(f"variance={self.variance}: it must be from 0 to 2^36")
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return the plan as arrays, for a message or a file."""
-        arrays: dict[str, NDArray[Any]] = {}
+        numbers: dict[str, float] = {"step": self.step, "top": self.top, "clip": self.clip, "variance": self.variance}
+        numbers = {name: value for name, value in numbers.items() if 0 < value < math.inf}
         if self.support is not None:
-            arrays["seed"] = np.array([self.support.seed], np.uint64)
-            arrays["count"] = np.array([self.support.count], np.int64)
-            arrays |= {} if self.support.listed is None else {"listed": self.support.listed}
-            arrays["step"] = np.array([self.step], np.float32)
-        arrays |= {"top": np.array([self.top], np.int64)} if self.top else {}
-        arrays |= {"clip": np.array([self.clip])} if self.clip < math.inf else {}
-        return arrays | ({"variance": np.array([self.variance])} if self.variance else {})
+            numbers |= {"seed": self.support.seed, "count": self.support.count}
+        arrays: dict[str, NDArray[Any]] = {name: np.array([value], _DTYPES[name]) for name, value in numbers.items()}
+        listed = None if self.support is None else self.support.listed
+        return arrays if listed is None else arrays | {"listed": listed}
 
     @classmethod
     def of_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> RoundPlan:

@@ -1,4 +1,4 @@
-"""What a kind of value is: how it decodes, and how it is written and read. One kind, one file."""
+"""Value kinds: how the values of a layer are decoded, written and read."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 _CODEBOOK = 3
 _CODES = (0, 1, 2, _CODEBOOK, 6, 10, 14, 18, 22, 26)
 """Those of FSQ1 itself, as FORMAT.md lists them; that of a codebook also holds the size of its table."""
-_FREE = range(64, 255)
+_USER_CODES = range(64, 255)
 
 
 class Values(ABC):
@@ -42,17 +42,17 @@ class Values(ABC):
 
     @abstractmethod
     def __len__(self) -> int:
-        """How many values there are."""
+        """Return the number of values."""
 
     @abstractmethod
     def decode(self) -> Vector:
-        """The values as float32. Where that costs something it is done once: do not change what is returned.
+        """Return the values as float32, decoded once: do not change them.
 
         Its work is bounded by the size of the layer: 128 operations a coordinate at most, whatever the message says.
         """
 
     def add_to(self, accumulator: Vector, indices: Indices | None, weight: np.float32) -> None:
-        """accumulator[indices] += weight * values; None: the accumulator is the layer, and every coordinate is sent."""
+        """Compute accumulator[indices] += weight * values; None: the accumulator is the layer, all of it sent."""
         values, count = self.decode(), accumulator.size if indices is None else indices.size
         if values.shape != (count,):
             raise UpdateError(f"{type(self).__name__} decodes to {list(values.shape)} values for {count:,} coordinates")
@@ -67,12 +67,12 @@ class Values(ABC):
         return 4 * len(self)
 
     def largest(self) -> float:
-        """The largest magnitude; nan if a value is not finite."""
+        """Return the largest magnitude; nan if a value is not finite."""
         largest = float(np.abs(self.decode()).max(initial=0))
         return largest if largest < math.inf else math.nan
 
     def write_header(self, writer: Writer) -> None:
-        """What stands before a layer's chunks: the code, then whatever the chunks share."""
+        """Write what precedes a layer's chunks: the code, then whatever the chunks share."""
         writer.byte(self.code)
 
     @abstractmethod
@@ -81,7 +81,7 @@ class Values(ABC):
 
     @classmethod
     def read_header(cls, reader: Reader, code: int, tensor: Tensor) -> Any:
-        """What `write_header` wrote behind the code: whatever `read` and `join` need of it."""
+        """Read what `write_header` wrote after the code: whatever `read` and `join` need of it."""
         return None
 
     @classmethod
@@ -92,7 +92,7 @@ class Values(ABC):
     @classmethod
     @abstractmethod
     def join(cls, header: Any, data: NDArray[Any], indices: LazyIndices, tensor: Tensor) -> Values:
-        """The values of a layer from the data of its chunks, concatenated (empty, of any dtype, where there is none).
+        """Build the values of a layer from the data of its chunks, concatenated (empty, of any dtype, if none).
 
         `indices` makes their indices, counted from the start of the layer: call it only if they are needed.
         """
@@ -111,12 +111,12 @@ class CachedValues(Values):
 
 
 class WholeLayer(CachedValues):
-    """A kind with all its data in the header: `read_header` returns the values themselves."""
+    """A value kind with all its data in the header: `read_header` returns the values themselves."""
 
     needs_every_coordinate: ClassVar[bool] = True
 
     def write(self, writer: Writer, part: slice) -> None:
-        """Nothing: all is in the header."""
+        """Write nothing: all is in the header."""
 
     @classmethod
     def read(cls, reader: Reader, header: Values, count: int, tensor: Tensor) -> NDArray[Any]:
@@ -133,21 +133,21 @@ _kinds: dict[int, type[Values]] = {}
 
 
 def register_values(kind: Kind) -> Kind:
-    """Make a kind of value known, so that messages with it can be read (a class decorator)."""
+    """Register a value kind, so that messages with it can be read (a class decorator)."""
     if not (isinstance(kind, type) and issubclass(kind, Values)):
-        raise OptionError(f"{kind!r} is no kind of value: it must be a subclass of Values")
+        raise OptionError(f"{kind!r} is no value kind: it must be a subclass of Values")
     if kind.__abstractmethods__:
         raise OptionError(f"{kind.__name__} does not say how to {', '.join(sorted(kind.__abstractmethods__))}")
     code = getattr(kind, "code", None)
-    if not isinstance(code, int) or code not in _FREE or code & 3 == _CODEBOOK:
+    if not isinstance(code, int) or code not in _USER_CODES or code & 3 == _CODEBOOK:
         raise OptionError(
             f"{kind.__name__} has code {code}; other kinds than FSQ1's have one from 64 to 254 with code & 3 != 3"
         )
-    return built_in(kind)
+    return register_builtin(kind)
 
 
-def built_in(kind: Kind) -> Kind:
-    """`register_values` for the kinds of FSQ1 itself."""
+def register_builtin(kind: Kind) -> Kind:
+    """Register a kind of FSQ1 itself, as `register_values`."""
     taken = _kinds.get(kind.code, kind)
     if (taken.__module__, taken.__qualname__) != (kind.__module__, kind.__qualname__):
         raise OptionError(f"{kind.__name__} has code {kind.code}, which {taken.__name__} already has; take another")
@@ -162,8 +162,8 @@ def check_complete() -> None:
         raise ImportError(f"no kind of value is registered for FSQ1's codes {missing}")
 
 
-def kind_of(code: int, layer: str) -> type[Values]:
-    """The kind of value whose header starts with this byte."""
+def value_kind(code: int, layer: str) -> type[Values]:
+    """Return the value kind whose header starts with this byte."""
     kind = _kinds.get(_CODEBOOK if code & 3 == _CODEBOOK else code)
     if kind is None:
         raise WireError(

@@ -12,19 +12,46 @@ at every whole order a above 1. Rounds add up; the best order gives epsilon.
 from __future__ import annotations
 
 import math
+import secrets
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedsparq.errors import OptionError
 
+MAX_VARIANCE = 2.0**36
 _ORDERS = (*range(2, 64), *(round(64 * 1.15**n) for n in range(60)))
 
 
-def skellam(variance: float, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """`count` independent whole numbers of this variance and mean 0."""
-    first, second = rng.poisson(variance / 2, (2, count))
-    return np.asarray(first - second, np.int64)
+def skellam(variance: float, count: int) -> NDArray[np.int64]:
+    """Draw `count` independent whole numbers of this variance and mean 0, from the system's random source.
+
+    Each is found by 64 random bits in a table of the law, rounded to 2^-64; no number of the table is impossible.
+    """
+    table = _cumulated(variance)
+    words = np.frombuffer(secrets.token_bytes(8 * count), np.uint64)
+    return np.searchsorted(table, words, side="right") - len(table) // 2
+
+
+@lru_cache(maxsize=2)
+def _cumulated(variance: float) -> NDArray[np.uint64]:
+    """Return the law's distribution function, times 2^64, but for its last value, which is 2^64 itself.
+
+    P(k) is I_k(mu) / e^mu, with the ratios of neighbouring Bessel functions from their continued fraction (Amos 1974).
+    """
+    if not 0 < variance <= MAX_VARIANCE:
+        raise OptionError(f"variance={variance}: Skellam noise is drawn for variances above 0, up to 2^36")
+    top = int(10 * math.sqrt(variance)) + 40
+    ratio = variance / (top + 1 + math.hypot(top + 1, variance))
+    ratios = np.empty(top)
+    for order in range(top, 0, -1):
+        ratio = ratios[order - 1] = 1 / (2 * order / variance + ratio)
+    tail = np.concatenate([[1.0], np.cumprod(ratios)])
+    side = np.maximum((tail[1:] / (2 * tail[1:].sum() + 1) * 2.0**64).astype(np.uint64), 1)
+    steps = np.concatenate([side[::-1], [np.uint64(0)], side])
+    steps[top] = np.uint64(2**64 - 1 - 2 * int(side.sum())) + np.uint64(1)
+    return np.cumsum(steps)[:-1]
 
 
 def skellam_epsilon(delta: float, variance: float, l2: float, l1: float, rounds: int) -> float:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,12 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsparq.archive import ArchiveError, pack, unpack
-from fedsparq.errors import SecureSumError, WireError
+from fedsparq.errors import SecureSumError
 from fedsparq.secure import masks, shamir
 from fedsparq.secure.keys import Agreement, NodeKey, check_signature, decrypt, derive, digest, encrypt
 from fedsparq.secure.messages import (
     Advertised,
     Collected,
+    Confirmations,
+    Confirmed,
     Invitation,
     Masked,
     Neighbourhood,
@@ -30,9 +33,18 @@ from fedsparq.secure.messages import (
     Survivors,
     Unmasking,
 )
+from fedsparq.secure.ring import Ring, number_bytes
 from fedsparq.secure.terms import Terms
 
-_FIRST, _LAST = 1, 4
+_FIRST, _LAST = 1, 5
+
+
+class StrangerError(SecureSumError):
+    """A client shows another node's key than before."""
+
+    def __init__(self, client: int) -> None:
+        super().__init__(f"client {client} shows another node's key than before")
+        self.client = client
 
 
 @dataclass
@@ -71,12 +83,12 @@ class Member:
         return self._once(1, request, answer)
 
     def share(self, request: bytes) -> bytes:
-        """Stage 2: the neighbours' keys in, shares for them out."""
+        """Stage 2: the ring and the neighbours' keys in, shares for the neighbours out."""
 
         def answer() -> bytes:
-            keys = Neighbourhood.decode(request).keys
-            self._check_neighbours(keys)
-            threshold, points = self.terms.threshold, [neighbour + 1 for neighbour in keys]
+            told = Neighbourhood.decode(request)
+            self._check_ring(told)
+            threshold, points = self.terms.threshold, [neighbour + 1 for neighbour in told.keys]
             seeds = shamir.split(self._seed, threshold, points)
             private = shamir.split(self._mask.private, threshold, points)
             return Shared(
@@ -84,49 +96,69 @@ class Member:
                     neighbour: encrypt(
                         self._channel(neighbour, theirs, out=True), seeds[neighbour + 1] + private[neighbour + 1]
                     )
-                    for neighbour, theirs in keys.items()
+                    for neighbour, theirs in told.keys.items()
                 }
             ).encode()
 
         return self._once(2, request, answer)
 
     def masked(self, request: bytes, levels: NDArray[Any], digest: bytes = bytes(8)) -> bytes:
-        """Stage 3: the neighbours' shares and this client's own whole numbers in, masked numbers out."""
+        """Stage 3: who shared and this client's own whole numbers in, masked numbers out."""
 
         def answer() -> bytes:
-            sealed, terms = Collected.decode(request).sealed, self.terms
-            neighbours = self._neighbours
-            if not sealed.keys() <= neighbours.keys() or len(sealed) < terms.threshold:
-                raise SecureSumError(f"shares of {len(sealed)} neighbours came, at least {terms.threshold} are needed")
-            for neighbour, text in sealed.items():
-                decrypt(self._channel(neighbour, neighbours[neighbour], out=False), text)
+            told, terms, ring, neighbours = Collected.decode(request), self.terms, self.ring, self._neighbours
+            ring.check_part(told.shared, self.number)
+            if told.sealed.keys() != neighbours.keys() & told.shared or len(told.sealed) < terms.threshold:
+                raise SecureSumError(
+                    f"shares of {len(told.sealed)} neighbours came; it must be all who shared, and at least "
+                    f"{terms.threshold}"
+                )
             if levels.shape != (terms.length,):
                 raise SecureSumError(f"the sum is of {terms.length} numbers, not of {levels.size}")
             total = masks.wrapped(levels, terms.bits) + masks.mask(self._seed, terms.length, terms.bits)
-            for neighbour in sealed:
-                total += self._pairwise(neighbour, neighbours[neighbour])
-            return Masked(masks.pack(total & np.uint32(2**terms.bits - 1), terms.bits), digest).encode()
+            for neighbour in told.sealed:
+                total += pairwise(self._mask, neighbours[neighbour].mask, terms, self.number, neighbour)
+            packed = masks.pack(total & np.uint32(2**terms.bits - 1), terms.bits)
+            return Masked(digest, self.node.sign(ring.masked_text(told.shared)), packed).encode()
 
         return self._once(3, request, answer)
 
-    def unmask(self, request: bytes) -> bytes:
-        """Stage 4: who of the neighbours is alive and who is not in, one share of each out."""
+    def confirm(self, request: bytes) -> bytes:
+        """Stage 4: who is alive in, a signature on it out: nobody signs two stories."""
 
         def answer() -> bytes:
-            survivors, sealed = Survivors.decode(request), Collected.decode(self.requests[3]).sealed
-            if survivors.alive & survivors.dead:
-                raise SecureSumError("a neighbour cannot be alive and dead: both of its secrets would be known")
-            if survivors.alive | survivors.dead != sealed.keys():
-                raise SecureSumError("alive and dead must be just the neighbours whose shares this client got")
-            if len(survivors.alive) < self.terms.threshold:
-                raise SecureSumError(f"{len(survivors.alive)} neighbours are alive, fewer than {self.terms.threshold}")
-            shares = {}
-            for neighbour, text in sealed.items():
-                pair = decrypt(self._channel(neighbour, self._neighbours[neighbour], out=False), text)
-                shares[neighbour] = pair[: shamir.SHARE] if neighbour in survivors.alive else pair[shamir.SHARE :]
-            return Unmasking(shares).encode()
+            told, ring, shared = Survivors.decode(request), self.ring, self._shared
+            ring.check_alive(shared, told.alive, self.number)
+            if told.signatures.keys() != self._neighbours.keys() & told.alive:
+                raise SecureSumError("signatures must be those of the neighbours that are alive")
+            ring.check_signatures(told.signatures, ring.masked_text(shared))
+            return Confirmed(self.node.sign(ring.alive_text(shared, told.alive))).encode()
 
         return self._once(4, request, answer)
+
+    def unmask(self, request: bytes) -> bytes:
+        """Stage 5: the signatures of enough others on the same story in, one share of each neighbour out.
+
+        Of a neighbour whose encrypted shares cannot be read there is none: the others' will do.
+        """
+
+        def answer() -> bytes:
+            signatures, ring, sealed = Confirmations.decode(request).signatures, self.ring, self._collected.sealed
+            alive = Survivors.decode(self.requests[4]).alive
+            if not signatures.keys() <= alive or len(signatures) < self.terms.survivors:
+                raise SecureSumError(
+                    f"{len(signatures)} clients have signed who is alive, at least {self.terms.survivors} of the "
+                    f"{len(alive)} are needed"
+                )
+            ring.check_signatures(signatures, ring.alive_text(self._shared, alive))
+            shares, neighbours = {}, self._neighbours
+            for neighbour, text in sealed.items():
+                with suppress(SecureSumError):
+                    pair = decrypt(self._channel(neighbour, neighbours[neighbour], out=False), text)
+                    shares[neighbour] = pair[: shamir.SHARE] if neighbour in alive else pair[shamir.SHARE :]
+            return Unmasking(shares).encode()
+
+        return self._once(5, request, answer)
 
     def encode(self) -> bytes:
         """Everything to be kept between two stages. It holds secrets: for this client's eyes only."""
@@ -167,8 +199,20 @@ class Member:
         return Invitation.decode(self.requests[1])
 
     @property
+    def ring(self) -> Ring:
+        return Ring(self.terms, Neighbourhood.decode(self.requests[2]).ring)
+
+    @property
     def _neighbours(self) -> Mapping[int, PublicKeys]:
         return Neighbourhood.decode(self.requests[2]).keys
+
+    @property
+    def _collected(self) -> Collected:
+        return Collected.decode(self.requests[3])
+
+    @property
+    def _shared(self) -> frozenset[int]:
+        return self._collected.shared
 
     @property
     def _cipher(self) -> Agreement:
@@ -182,36 +226,30 @@ class Member:
     def _seed(self) -> bytes:
         return derive(self.secret, b"own mask")
 
-    def _check_neighbours(self, keys: Mapping[int, PublicKeys]) -> None:
-        terms = self.terms
-        if self.number in keys or not terms.threshold <= len(keys) <= terms.neighbours:
-            raise SecureSumError(f"{len(keys)} neighbours are not from {terms.threshold} to {terms.neighbours} others")
-        if len({each.node for each in keys.values()} | {self.node.public}) != len(keys) + 1:
-            raise SecureSumError("one node stands behind several neighbours")
-        for neighbour, theirs in keys.items():
-            check_signature(theirs.node, theirs.signature, theirs.signed_text(terms, neighbour))
-            if self.known.get(neighbour, theirs.node) != theirs.node:
-                raise SecureSumError(f"client {neighbour} shows another node's key than before")
+    def _check_ring(self, told: Neighbourhood) -> None:
+        ring = Ring(self.terms, told.ring)
+        ring.check_part(ring.nodes.keys(), self.number)
+        if ring.nodes[self.number] != self.node.public or len(set(ring.nodes.values())) != len(ring.nodes):
+            raise SecureSumError("a ring must have this client's own node once, and no node twice")
+        for client, node in ring.nodes.items():
+            if self.known.get(client, node) != node:
+                raise StrangerError(client)
+        if told.keys.keys() != ring.near(self.number):
+            raise SecureSumError("the keys that came are not those of the neighbours on the ring")
+        for neighbour, theirs in told.keys.items():
+            if theirs.node != ring.nodes[neighbour]:
+                raise SecureSumError(f"the keys of client {neighbour} are of another node than the one on the ring")
+            check_signature(theirs.node, theirs.signature, theirs.signed_text(self.terms, neighbour))
 
     def _channel(self, neighbour: int, theirs: PublicKeys, out: bool) -> bytes:
         """The key for what goes out to a neighbour, or comes in from it."""
         ends = (self.number, neighbour) if out else (neighbour, self.number)
-        return derive(self._cipher.with_public(theirs.cipher), b"share", self.terms.encode(), *map(_number, ends))
-
-    def _pairwise(self, neighbour: int, theirs: PublicKeys) -> masks.Words:
-        terms = self.terms
-        return pairwise(self._mask, theirs.mask, terms, self.number, neighbour)
+        return derive(self._cipher.with_public(theirs.cipher), b"share", self.terms.encode(), *map(number_bytes, ends))
 
 
 def pairwise(own: Agreement, other: bytes, terms: Terms, client: int, neighbour: int) -> masks.Words:
     """What a client adds for a neighbour; the neighbour adds the opposite."""
     ends = min(client, neighbour), max(client, neighbour)
-    key = derive(own.with_public(other), b"mask", terms.encode(), *map(_number, ends))
+    key = derive(own.with_public(other), b"mask", terms.encode(), *map(number_bytes, ends))
     made = masks.mask(key, terms.length, terms.bits)
     return made if client < neighbour else np.negative(made)
-
-
-def _number(client: int) -> bytes:
-    if not 0 <= client < 2**32:
-        raise WireError(f"there is no client {client}")
-    return client.to_bytes(4, "big")

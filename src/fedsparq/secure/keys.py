@@ -22,10 +22,14 @@ _NONCE = bytes(12)
 """Each key encrypts one text."""
 
 
+def statement(*parts: bytes) -> bytes:
+    """Join parts to one text; what differs in any part is another text."""
+    return b"fedsparq secure sum 2" + b"".join(len(part).to_bytes(4, "big") + part for part in parts)
+
+
 def derive(secret: bytes, *purpose: bytes) -> bytes:
     """32 bytes for one purpose; two purposes that differ anywhere give unrelated keys."""
-    info = b"".join(len(part).to_bytes(4, "big") + part for part in purpose)
-    return HKDF(hashes.SHA256(), KEY, salt=None, info=b"fedsparq secure sum 1" + info).derive(secret)
+    return HKDF(hashes.SHA256(), KEY, salt=None, info=statement(*purpose)).derive(secret)
 
 
 def digest(data: bytes) -> bytes:
@@ -81,4 +85,4 @@ def check_signature(public: bytes, signature: bytes, data: bytes) -> None:
     try:
         Ed25519PublicKey.from_public_bytes(public).verify(signature, data)
     except (InvalidSignature, ValueError):
-        raise SecureSumError("the keys of a neighbour are not signed by the node they are said to be of") from None
+        raise SecureSumError("a signature is not of the node that it is said to be of") from None

@@ -1,21 +1,21 @@
-"""What server and clients of a secure sum say to each other, as bytes: four requests and their four answers."""
+"""What server and clients of a secure sum say to each other, as bytes: five requests and their answers.
+
+A message is a dataclass that names how each of its fields is written. Requests have odd kinds, answers even ones.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import ClassVar
-
-import xxhash
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, Self
 
 from fedsparq.errors import WireError
 from fedsparq.payload import Reader, Writer
-from fedsparq.secure.keys import KEY, SIGNATURE, TAG
+from fedsparq.payload.frame import frame_kind, pack_frame, read_frame
+from fedsparq.secure.keys import KEY, SIGNATURE, TAG, statement
 from fedsparq.secure.shamir import SHARE
 from fedsparq.secure.terms import Terms
 
-_MAGIC = b"FSQS"
-_CHECKSUM = 4
 _MAX_TERMS = 1024
 _MAX_CLIENT = 2**32 - 1
 SEALED = 2 * SHARE + TAG
@@ -36,7 +36,8 @@ class PublicKeys:
     signature: bytes = b""
 
     def signed_text(self, terms: Terms, client: int) -> bytes:
-        return terms.encode() + client.to_bytes(4, "big") + self.node + self.cipher + self.mask + self.commitment
+        keys = self.node + self.cipher + self.mask + self.commitment
+        return statement(b"keys", terms.encode(), client.to_bytes(4, "big"), keys)
 
     def encode(self) -> bytes:
         return self.node + self.cipher + self.mask + self.commitment + self.signature
@@ -47,64 +48,89 @@ class PublicKeys:
         return cls(node, cipher, mask, commitment, bytes(reader.raw(SIGNATURE)))
 
 
-class _Message:
-    """A kind byte, a body and a checksum."""
-
-    kind: ClassVar[int]
-
-    def body(self) -> Iterator[bytes]:
-        raise NotImplementedError
-
-    def encode(self) -> bytes:
-        data = _MAGIC + bytes([self.kind]) + b"".join(self.body())
-        return data + xxhash.xxh32_intdigest(data).to_bytes(_CHECKSUM, "little")
-
-
 def _count(number: int) -> bytes:
     writer = Writer()
     writer.varint(number)
     return writer.bytes()
 
 
+@dataclass(frozen=True)
+class _Part:
+    """How one field of a message is written and read."""
+
+    write: Callable[[Any], bytes]
+    read: Callable[[Reader], Any]
+
+
+def _raw(size: int) -> _Part:
+    return _Part(bytes, lambda reader: bytes(reader.raw(size)))
+
+
+def _by_client(size: int, entry: _Part, rising: bool = True) -> _Part:
+    """An entry of `size` bytes for each of some clients, none twice."""
+
+    def write(entries: Mapping[int, Any]) -> bytes:
+        listed = sorted(entries.items()) if rising else entries.items()
+        return _count(len(entries)) + b"".join(_count(client) + entry.write(data) for client, data in listed)
+
+    def read(reader: Reader) -> dict[int, Any]:
+        found: dict[int, Any] = {}
+        for _ in range(reader.varint(reader.left // (size + 1))):
+            client = reader.varint(_MAX_CLIENT)
+            if client in found or (rising and found and client < next(reversed(found))):
+                raise WireError(f"a message of a secure sum must name each client once, in order; {client} is not")
+            found[client] = entry.read(reader)
+        return found
+
+    return _Part(write, read)
+
+
+def _read_terms(reader: Reader) -> Terms:
+    return Terms.decode(bytes(reader.raw(reader.varint(_MAX_TERMS))))
+
+
+_NUMBER = _Part(_count, lambda reader: reader.varint(_MAX_CLIENT))
+_TERMS = _Part(lambda terms: _count(len(terms.encode())) + terms.encode(), _read_terms)
+_KEYS = _Part(PublicKeys.encode, PublicKeys.read)
+_REST = _Part(bytes, lambda reader: bytes(reader.raw(reader.left)))
+_LISTED = _by_client(0, _raw(0))
+_SET = _Part(lambda clients: _LISTED.write(dict.fromkeys(clients, b"")), lambda reader: frozenset(_LISTED.read(reader)))
+_SEALED, _SIGNATURES = _by_client(SEALED, _raw(SEALED)), _by_client(SIGNATURE, _raw(SIGNATURE))
+
+
+class _Message:
+    """A frame of kind Q whose metadata is the stage, and whose blob has the fields."""
+
+    kind: ClassVar[int]
+    parts: ClassVar[tuple[_Part, ...]]
+
+    def encode(self) -> bytes:
+        values = (getattr(self, each.name) for each in fields(self))  # type: ignore[arg-type]
+        body = b"".join(part.write(value) for part, value in zip(self.parts, values, strict=True))
+        return pack_frame("Q", bytes([self.kind]), (body,))
+
+    @classmethod
+    def decode(cls, message: bytes) -> Self:
+        reader = opened(message, cls.kind)
+        made = cls(*(part.read(reader) for part in cls.parts))
+        if reader.left:
+            raise WireError(f"a message of a secure sum goes on for {reader.left} bytes behind its end")
+        return made
+
+
 def opened(message: bytes, kind: int) -> Reader:
     """The body of a message of this kind."""
-    body = memoryview(message)[: max(len(message) - _CHECKSUM, 0)]
-    if bytes(body[:4]) != _MAGIC or len(body) < 5:
+    frame = read_frame(message, "Q")
+    if len(frame.metadata) != 1 or len(frame.blobs) != 1:
         raise WireError("this is not a message of a secure sum")
-    if xxhash.xxh32_intdigest(body) != int.from_bytes(message[-_CHECKSUM:], "little"):
-        raise WireError("a message of a secure sum was damaged or cut on its way")
-    if body[4] != kind:
-        raise WireError(f"a message of kind {body[4]} where one of kind {kind} belongs")
-    return Reader(body[5:])
+    if frame.metadata[0] != kind:
+        raise WireError(f"a message of kind {frame.metadata[0]} where one of kind {kind} belongs")
+    return Reader(memoryview(frame.blobs[0]))
 
 
 def kind_of(message: bytes) -> int:
     """Which message it says it is; 0 if it is none of a secure sum."""
-    return message[4] if message[:4] == _MAGIC and len(message) > 4 else 0
-
-
-def _closed(reader: Reader) -> None:
-    if reader.left:
-        raise WireError(f"a message of a secure sum goes on for {reader.left} bytes behind its end")
-
-
-def _entries(reader: Reader, size: int) -> dict[int, Reader]:
-    """Entries of one size by client, each client once, rising."""
-    found: dict[int, Reader] = {}
-    last = -1
-    for _ in range(reader.varint(reader.left // size)):
-        client = reader.varint(_MAX_CLIENT)
-        if client <= last:
-            raise WireError("a message of a secure sum names a client twice")
-        found[client] = Reader(memoryview(bytes(reader.raw(size))))
-        last = client
-    return found
-
-
-def _listed(entries: Mapping[int, bytes]) -> Iterator[bytes]:
-    yield _count(len(entries))
-    for client, data in sorted(entries.items()):
-        yield _count(client) + data
+    return message[8] if frame_kind(message) == "Q" else 0
 
 
 @dataclass(frozen=True)
@@ -113,19 +139,11 @@ class Invitation(_Message):
 
     client: int
     terms: Terms
-    kind: ClassVar[int] = 1
-
-    def body(self) -> Iterator[bytes]:
-        terms = self.terms.encode()
-        yield _count(self.client) + _count(len(terms)) + terms
-
-    @classmethod
-    def decode(cls, message: bytes) -> Invitation:
-        reader = opened(message, cls.kind)
-        client = reader.varint(_MAX_CLIENT)
-        terms = Terms.decode(bytes(reader.raw(reader.varint(_MAX_TERMS))))
-        _closed(reader)
-        return cls(client, terms)
+    kind = 1
+    parts = (
+        _NUMBER,
+        _TERMS,
+    )
 
 
 @dataclass(frozen=True)
@@ -133,35 +151,22 @@ class Advertised(_Message):
     """2, the client's answer: its public keys of this round."""
 
     keys: PublicKeys
-    kind: ClassVar[int] = 2
-
-    def body(self) -> Iterator[bytes]:
-        yield self.keys.encode()
-
-    @classmethod
-    def decode(cls, message: bytes) -> Advertised:
-        reader = opened(message, cls.kind)
-        keys = PublicKeys.read(reader)
-        _closed(reader)
-        return cls(keys)
+    kind = 2
+    parts = (_KEYS,)
 
 
 @dataclass(frozen=True)
 class Neighbourhood(_Message):
-    """3, server to client: the keys of your neighbours."""
+    """3, server to client: the ring of all clients, and the keys of your neighbours on it."""
 
+    ring: Mapping[int, bytes]
+    """Each client's node key, in the order of the ring."""
     keys: Mapping[int, PublicKeys]
-    kind: ClassVar[int] = 3
-
-    def body(self) -> Iterator[bytes]:
-        yield from _listed({client: keys.encode() for client, keys in self.keys.items()})
-
-    @classmethod
-    def decode(cls, message: bytes) -> Neighbourhood:
-        reader = opened(message, cls.kind)
-        entries = _entries(reader, 4 * KEY + SIGNATURE)
-        _closed(reader)
-        return cls({client: PublicKeys.read(entry) for client, entry in entries.items()})
+    kind = 3
+    parts = (
+        _by_client(KEY, _raw(KEY), rising=False),
+        _by_client(4 * KEY + SIGNATURE, _KEYS),
+    )
 
 
 @dataclass(frozen=True)
@@ -169,85 +174,84 @@ class Shared(_Message):
     """4, the client's answer: for each neighbour shares of its two secrets, encrypted for it."""
 
     sealed: Mapping[int, bytes] = field(repr=False)
-    kind: ClassVar[int] = 4
-
-    def body(self) -> Iterator[bytes]:
-        yield from _listed(self.sealed)
-
-    @classmethod
-    def decode(cls, message: bytes) -> Shared:
-        reader = opened(message, cls.kind)
-        entries = _entries(reader, SEALED)
-        _closed(reader)
-        return cls({client: bytes(entry.raw(SEALED)) for client, entry in entries.items()})
+    kind = 4
+    parts = (_SEALED,)
 
 
 @dataclass(frozen=True)
-class Collected(Shared):
-    """5, server to client: what the neighbours that are still there encrypted for it."""
+class Collected(_Message):
+    """5, server to client: who has shared its secrets, and what the neighbours among them encrypted for it."""
 
-    kind: ClassVar[int] = 5
+    shared: frozenset[int]
+    sealed: Mapping[int, bytes] = field(repr=False)
+    kind = 5
+    parts = (
+        _SET,
+        _SEALED,
+    )
 
 
 @dataclass(frozen=True)
 class Masked(_Message):
-    """6, the client's answer: its numbers, masked, and a digest by which its reply will be acknowledged."""
+    """6, the client's answer: its numbers, masked, and its signature on whose masks are in them."""
 
+    digest: bytes
+    """By which its reply will be acknowledged."""
+    signature: bytes
     data: bytes = field(repr=False)
-    digest: bytes = bytes(8)
-    kind: ClassVar[int] = 6
-
-    def body(self) -> Iterator[bytes]:
-        yield self.digest + self.data
-
-    @classmethod
-    def decode(cls, message: bytes) -> Masked:
-        reader = opened(message, cls.kind)
-        digest = bytes(reader.raw(8))
-        return cls(bytes(reader.raw(reader.left)), digest)
+    kind = 6
+    parts = (
+        _raw(8),
+        _raw(SIGNATURE),
+        _REST,
+    )
 
 
 @dataclass(frozen=True)
 class Survivors(_Message):
-    """7, server to client: of your neighbours these have sent their numbers, and these have dropped out."""
+    """7, server to client: who has sent its numbers, and the signatures of the neighbours that have."""
 
     alive: frozenset[int]
-    dead: frozenset[int]
-    kind: ClassVar[int] = 7
-
-    def body(self) -> Iterator[bytes]:
-        for clients in (self.alive, self.dead):
-            yield from _listed(dict.fromkeys(clients, b""))
-
-    @classmethod
-    def decode(cls, message: bytes) -> Survivors:
-        reader = opened(message, cls.kind)
-        alive, dead = (frozenset(_numbers(reader)) for _ in range(2))
-        _closed(reader)
-        return cls(alive, dead)
+    signatures: Mapping[int, bytes]
+    kind = 7
+    parts = (
+        _SET,
+        _SIGNATURES,
+    )
 
 
-def _numbers(reader: Reader) -> list[int]:
-    numbers = [reader.varint(_MAX_CLIENT) for _ in range(reader.varint(reader.left))]
-    if numbers != sorted(set(numbers)):
-        raise WireError("a message of a secure sum names a client twice")
-    return numbers
+@dataclass(frozen=True)
+class Confirmed(_Message):
+    """8, the client's answer: its signature on who was said to be alive."""
+
+    signature: bytes
+    kind = 8
+    parts = (_raw(SIGNATURE),)
+
+
+@dataclass(frozen=True)
+class Confirmations(_Message):
+    """9, server to client: the signatures of those who were told the same."""
+
+    signatures: Mapping[int, bytes]
+    kind = 9
+    parts = (_SIGNATURES,)
 
 
 @dataclass(frozen=True)
 class Unmasking(_Message):
-    """8, the client's answer: of each neighbour alive a share of its own mask's seed, of each dead one a share of the
+    """10, the client's answer: of each neighbour alive a share of its own mask's seed, of each other one a share of the
     key that its pairwise masks came from."""
 
     shares: Mapping[int, bytes] = field(repr=False)
-    kind: ClassVar[int] = 8
+    kind = 10
+    parts = (_by_client(SHARE, _raw(SHARE)),)
 
-    def body(self) -> Iterator[bytes]:
-        yield from _listed(self.shares)
 
-    @classmethod
-    def decode(cls, message: bytes) -> Unmasking:
-        reader = opened(message, cls.kind)
-        entries = _entries(reader, SHARE)
-        _closed(reader)
-        return cls({client: bytes(entry.raw(SHARE)) for client, entry in entries.items()})
+@dataclass(frozen=True)
+class Accusation(_Message):
+    """12, in place of answer 4: this client shows another node's key than before."""
+
+    client: int
+    kind = 12
+    parts = (_NUMBER,)

@@ -4,8 +4,9 @@ masks off the sum, and never sees the numbers of one client."""
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections import Counter
+from collections.abc import Callable, Collection, Container, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,10 +16,13 @@ from numpy.typing import NDArray
 from fedsparq.errors import SecureSumError, WireError
 from fedsparq.secure import masks, shamir
 from fedsparq.secure.client import pairwise
-from fedsparq.secure.keys import Agreement, digest
+from fedsparq.secure.keys import Agreement, check_signature, digest
 from fedsparq.secure.messages import (
+    Accusation,
     Advertised,
     Collected,
+    Confirmations,
+    Confirmed,
     Invitation,
     Masked,
     Neighbourhood,
@@ -26,8 +30,13 @@ from fedsparq.secure.messages import (
     Shared,
     Survivors,
     Unmasking,
+    kind_of,
 )
+from fedsparq.secure.ring import Ring
 from fedsparq.secure.terms import Terms
+
+_TRIES = 1000
+"""So many choices of shares are tried before a secret is given up: nearly always enough if one in five is wrong."""
 
 Refused = Callable[[int, str], None]
 """Told of each client whose answer was refused, and why."""
@@ -45,129 +54,178 @@ class SecureSum:
     """One sum from its invitations to its result, or to a `SecureSumError`: then nobody's numbers were used.
 
     Each stage takes the answers that came to the requests of the one before; who did not answer, or wrongly, has
-    dropped out. Clients without enough neighbours left drop out too.
+    dropped out. Clients without enough neighbours left drop out too. Whoever spoils a sum so that it cannot be made is
+    in `offenders`, and to be left out of the next one: `left_out`.
     """
 
-    def __init__(self, terms: Terms, clients: list[int], refused: Refused | None = None) -> None:
+    def __init__(
+        self, terms: Terms, clients: list[int], refused: Refused | None = None, left_out: Collection[int] = ()
+    ) -> None:
         if len(set(clients)) != terms.clients:
             raise SecureSumError(f"the terms are for {terms.clients} clients, not for {len(set(clients))}")
-        self.terms, self._asked = terms, sorted(clients)
+        self.terms, self._asked = terms, sorted(set(clients) - set(left_out))
         self._refused = refused or (lambda client, reason: None)
+        self.offenders: set[int] = set()
         self._keys: dict[int, PublicKeys] = {}
-        self._ring: dict[int, frozenset[int]] = {}
+        self._ring = Ring(terms, {})
+        self._near: dict[int, set[int]] = {}
         self._sealed: dict[int, Mapping[int, bytes]] = {}
-        self._alive: dict[int, frozenset[int]] = {}
-        """Of each client whose numbers are in the sum, the neighbours whose masks are in them."""
+        self._alive: dict[int, bytes] = {}
+        """Each client whose numbers are in the sum, with its signature on whose masks are in them."""
         self._total = np.zeros(terms.length, np.uint32)
 
     def invitations(self) -> dict[int, bytes]:
         return {client: Invitation(client, self.terms).encode() for client in self._asked}
 
     def neighbourhoods(self, answers: Mapping[int, bytes]) -> dict[int, bytes]:
-        """Who advertised keys is put on a ring in random order; each learns the keys of those nearest to it."""
-        self._keys = {client: said.keys for client, said in self._read(Advertised.decode, answers, self._asked).items()}
+        """Who advertised sound keys is put on a ring in random order; each learns the keys of those nearest to it."""
+        trial = Agreement(secrets.token_bytes(32))
+        for client, said in self._read(Advertised, answers, self._asked):
+            with self._refusing(client):
+                keys = said.keys
+                check_signature(keys.node, keys.signature, keys.signed_text(self.terms, client))
+                trial.with_public(keys.cipher)
+                trial.with_public(keys.mask)
+                if keys.node in {each.node for each in self._keys.values()}:
+                    raise SecureSumError("its node has advertised keys as another client")
+                self._keys[client] = keys
         self._enough(len(self._keys), "advertised keys")
         order = list(self._keys)
         secrets.SystemRandom().shuffle(order)
-        self._ring = ring(order, self.terms.neighbours)
+        self._ring = Ring(self.terms, {client: self._keys[client].node for client in order})
+        self._near = {client: self._ring.near(client) for client in order}
         return {
-            client: Neighbourhood({other: self._keys[other] for other in near}).encode()
-            for client, near in self._ring.items()
+            client: Neighbourhood(self._ring.nodes, {other: self._keys[other] for other in near}).encode()
+            for client, near in self._near.items()
         }
 
     def collected(self, answers: Mapping[int, bytes]) -> dict[int, bytes]:
-        """To each who shared its secrets, what its neighbours encrypted for it."""
-        for client, said in self._read(Shared.decode, answers, self._ring).items():
-            if said.sealed.keys() == self._ring[client]:
+        """To each who shared its secrets, who else did, and what its neighbours encrypted for it.
+
+        Whoever is accused by so many that no sum can be made without them is left out of the next one.
+        """
+        accusing = {client: answer for client, answer in answers.items() if kind_of(answer) == Accusation.kind}
+        accused = [said.client for _, said in self._read(Accusation, accusing, self._near)]
+        self.offenders |= {
+            client for client in self._near if accused.count(client) > len(self._near) - self.terms.survivors
+        }
+        others = {client: answer for client, answer in answers.items() if client not in accusing}
+        for client, said in self._read(Shared, others, self._near):
+            with self._refusing(client):
+                if said.sealed.keys() != self._near[client]:
+                    raise SecureSumError("it did not share its secrets with just its neighbours")
                 self._sealed[client] = said.sealed
-            else:
-                self._refused(client, "it did not share its secrets with just its neighbours")
         self._enough(len(self._sealed), "shared their secrets")
+        shared = frozenset(self._sealed)
         return {
-            client: Collected({other: self._sealed[other][client] for other in near}).encode()
-            for client in self._sealed
-            if len(near := self._ring[client] & self._sealed.keys()) >= self.terms.threshold
+            client: Collected(shared, {other: self._sealed[other][client] for other in near}).encode()
+            for client in shared
+            if len(near := self._near[client] & shared) >= self.terms.threshold
         }
 
     def add(self, client: int, answer: bytes) -> bool:
         """Add a client's masked numbers, as they come; whether they were."""
-        near = self._ring.get(client, frozenset()) & self._sealed.keys()
-        try:
-            if client not in self._sealed or client in self._alive or len(near) < self.terms.threshold:
+        with self._refusing(client):
+            if client not in self._sealed or client in self._alive:
                 raise WireError("masked numbers that nobody asked for")
-            words = masks.unpack(Masked.decode(answer).data, self.terms.length, self.terms.bits)
-        except WireError as error:
-            self._refused(client, str(error))
-            return False
-        self._total += words
-        self._alive[client] = near
-        return True
+            said = Masked.decode(answer)
+            self._ring.check_signatures({client: said.signature}, self._ring.masked_text(self._sealed))
+            self._total += masks.unpack(said.data, self.terms.length, self.terms.bits)
+            self._alive[client] = said.signature
+            return True
+        return False
 
     def survivors(self) -> dict[int, bytes]:
-        """To each whose numbers are in the sum: which of its neighbours are, and which are not."""
+        """To each whose numbers are in the sum: whose else are, and its neighbours' signatures."""
         self._enough(len(self._alive), "sent their numbers")
+        alive = frozenset(self._alive)
         return {
-            client: Survivors(near & self._alive.keys(), near - self._alive.keys()).encode()
-            for client, near in self._alive.items()
+            client: Survivors(alive, {other: self._alive[other] for other in self._near[client] & alive}).encode()
+            for client in alive
         }
+
+    def confirmations(self, answers: Mapping[int, bytes]) -> dict[int, bytes]:
+        """To each who signed who is alive, the signatures of all who did."""
+        signatures, text = {}, self._ring.alive_text(self._sealed, self._alive)
+        for client, said in self._read(Confirmed, answers, self._alive):
+            with self._refusing(client):
+                self._ring.check_signatures({client: said.signature}, text)
+                signatures[client] = said.signature
+        self._enough(len(signatures), "signed who is alive")
+        return dict.fromkeys(signatures, Confirmations(signatures).encode())
 
     def result(self, answers: Mapping[int, bytes]) -> Sum:
         """The sum without its masks."""
-        shares: dict[int, dict[int, bytes]] = {}
-        for client, said in self._read(Unmasking.decode, answers, self._alive).items():
-            if said.shares.keys() != self._alive[client]:
-                self._refused(client, "it did not give one share of each neighbour")
-                continue
-            for neighbour, share in said.shares.items():
-                shares.setdefault(neighbour, {})[client + 1] = share
+        terms, given, answered, faults = self.terms, dict[int, dict[int, bytes]](), set(), Counter[int]()
+        for client, said in self._read(Unmasking, answers, self._alive):
+            answered.add(client)
+            for neighbour in said.shares.keys() & self._near[client]:
+                given.setdefault(neighbour, {})[client] = said.shares[neighbour]
+
+        def joined(client: int, right: Callable[[bytes], bool]) -> bytes:
+            return self._joined(client, given.get(client, {}), answered, faults, right)
+
         total = self._total.copy()
         for client in sorted(self._alive):
-            seed = self._joined(client, shares, lambda secret, keys: digest(secret) == keys.commitment)
-            total -= masks.mask(seed, self.terms.length, self.terms.bits)
+            commitment = self._keys[client].commitment
+            seed = joined(client, lambda secret, expected=commitment: digest(secret) == expected)  # type: ignore[misc]
+            total -= masks.mask(seed, terms.length, terms.bits)
         for client in sorted(self._sealed.keys() - self._alive.keys()):
-            masked = [other for other in self._alive if client in self._alive[other]]
-            if not masked:
+            if not (masked := self._near[client] & self._alive.keys()):
                 continue
-            own = Agreement(self._joined(client, shares, lambda secret, keys: Agreement(secret).public == keys.mask))
+            public = self._keys[client].mask
+            own = joined(client, lambda secret, expected=public: Agreement(secret).public == expected)  # type: ignore[misc]
             for other in masked:
-                total += pairwise(own, self._keys[other].mask, self.terms, client, other)
-        levels = masks.lifted(total & np.uint32(2**self.terms.bits - 1), self.terms.bits)
+                total += pairwise(Agreement(own), self._keys[other].mask, terms, client, other)
+        levels = masks.lifted(total & np.uint32(2**terms.bits - 1), terms.bits)
         return Sum(levels, tuple(sorted(self._alive)))
 
-    def _joined(self, client: int, shares: Mapping[int, Mapping[int, bytes]], right: Any) -> bytes:
-        """A client's secret from its neighbours' shares; an error unless it is what the client had committed to."""
-        given, needed = shares.get(client, {}), self.terms.threshold
-        if len(given) < needed:
-            raise SecureSumError(f"of client {client}'s secret {len(given)} shares came, {needed} are needed")
-        points = sorted(given)
-        for first in range(len(points) - needed + 1):
-            with suppress(SecureSumError):
-                secret = shamir.join({point: given[point] for point in points[first : first + needed]})
-                if right(secret, self._keys[client]):
-                    return secret
-        raise SecureSumError(f"the shares of client {client}'s secret are not those it gave")
+    def _joined(
+        self,
+        client: int,
+        given: Mapping[int, bytes],
+        answered: set[int],
+        faults: Counter[int],
+        right: Callable[[bytes], bool],
+    ) -> bytes:
+        """A client's secret from its neighbours' shares, of which some may be wrong.
 
-    def _read(self, decode: Any, answers: Mapping[int, bytes], asked: Any) -> dict[int, Any]:
-        read = {}
+        If it is not what the client has committed to, the client is to blame: a few wrong shares do no harm.
+        """
+        needed, random = self.terms.threshold, secrets.SystemRandom()
+        chosen = sorted(given, key=faults.__getitem__)[:needed]
+        for trial in range(_TRIES if len(given) >= needed else 0):
+            shares = {giver + 1: given[giver] for giver in chosen}
+            with suppress(SecureSumError):
+                if right(secret := shamir.join(shares)):
+                    points = given if trial else ()
+                    wrong = [each for each in points if shamir.share(shares, each + 1) != given[each]]
+                    for giver in wrong:
+                        self._refused(giver, f"its share of client {client}'s secret is wrong")
+                    faults.update(wrong)
+                    return secret
+            chosen = random.sample(sorted(given), needed)
+        if len(given) >= needed or len(self._near[client] & answered) >= needed:
+            self.offenders.add(client)
+        raise SecureSumError(
+            f"client {client}'s secret cannot be put together: {len(given)} shares came, {needed} are needed"
+        )
+
+    @contextmanager
+    def _refusing(self, client: int) -> Iterator[None]:
+        """Refuse the client's answer if it is not right; the sum goes on."""
+        try:
+            yield
+        except WireError as error:
+            self._refused(client, str(error))
+
+    def _read(self, message: Any, answers: Mapping[int, bytes], asked: Container[int]) -> Iterator[tuple[int, Any]]:
         for client in sorted(answers):
-            try:
+            with self._refusing(client):
                 if client not in asked:
                     raise WireError("it was not asked in this stage")
-                read[client] = decode(answers[client])
-            except WireError as error:
-                self._refused(client, str(error))
-        return read
+                yield client, message.decode(answers[client])
 
     def _enough(self, count: int, what: str) -> None:
         if count < self.terms.survivors:
             raise SecureSumError(f"{count} clients {what}, at least {self.terms.survivors} are needed: no sum is made")
-
-
-def ring(order: list[int], neighbours: int) -> dict[int, frozenset[int]]:
-    """Each client with the `neighbours` nearest to it on a ring; with all others where that is fewer."""
-    count = len(order)
-    if neighbours >= count - 1:
-        return {client: frozenset(order) - {client} for client in order}
-    steps = [step for far in range(1, neighbours // 2 + 1) for step in (far, -far)]
-    near = {client: {order[(place + step) % count] for step in steps} for place, client in enumerate(order)}
-    return {client: frozenset(others) for client, others in near.items()}

@@ -23,19 +23,28 @@ def split(secret: bytes, threshold: int, points: Sequence[int]) -> dict[int, byt
 
 def join(shares: Mapping[int, bytes]) -> bytes:
     """The secret, from as many shares as its threshold. Wrong shares give a wrong secret, or an error."""
+    if (secret := _interpolated(shares, 0)) >= 2**256:
+        raise SecureSumError("the shares of a secret do not fit together")
+    return secret.to_bytes(32, "big")
+
+
+def share(shares: Mapping[int, bytes], point: int) -> bytes:
+    """The share of a point, from as many others as the threshold."""
+    return shares[point] if point in shares else _interpolated(shares, point).to_bytes(SHARE, "big")
+
+
+def _interpolated(shares: Mapping[int, bytes], at: int) -> int:
     total = 0
-    for point, share in shares.items():
-        value = int.from_bytes(share, "big")
-        if len(share) != SHARE or value >= PRIME or point < 1:
+    for point, each in shares.items():
+        value = int.from_bytes(each, "big")
+        if len(each) != SHARE or value >= PRIME or point < 1:
             raise SecureSumError("a share of a secret is not one")
         top, bottom = 1, 1
         for other in shares:
             if other != point:
-                top, bottom = top * other % PRIME, bottom * (other - point) % PRIME
+                top, bottom = top * (other - at) % PRIME, bottom * (other - point) % PRIME
         total = (total + value * top * pow(bottom, -1, PRIME)) % PRIME
-    if total >= 2**256:
-        raise SecureSumError("the shares of a secret do not fit together")
-    return total.to_bytes(32, "big")
+    return total
 
 
 def _value(coefficients: Sequence[int], point: int) -> int:

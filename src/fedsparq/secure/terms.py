@@ -43,16 +43,26 @@ class Terms:
                 f"threshold={self.threshold} of {self.neighbours} neighbours: it must be more than half of them, "
                 "else the server could learn both secrets of a client from two halves"
             )
-        if not self.threshold < self.survivors <= self.clients:
-            raise OptionError(f"survivors={self.survivors} must be above the threshold and at most {self.clients}")
+        if not max(self.threshold, self.clients // 2) < self.survivors <= self.clients:
+            raise OptionError(
+                f"survivors={self.survivors}: it must be above threshold={self.threshold} and half of the clients, "
+                f"or two halves could be told two stories, and at most {self.clients}"
+            )
 
     @classmethod
-    def usual(cls, federation: str, number: int, length: int, bits: int, clients: int, survivors: int = 0) -> Terms:
-        """The usual numbers: up to 32 neighbours, more than half of them and of all clients needed."""
-        neighbours = min(clients - 1, 32)
-        threshold = neighbours // 2 + 1
-        least = survivors or max(clients // 2, threshold) + 1
-        return cls(federation, number, length, bits, clients, threshold, least, neighbours)
+    def usual(
+        cls, federation: str, number: int, length: int, bits: int, clients: int, colluders: int, survivors: int = 0
+    ) -> Terms:
+        """The usual numbers: up to 64 neighbours, of which more than 3 in 5 are needed, and so many survivors that any
+        two such groups share a client that is no colluder."""
+        neighbours = min(clients - 1, 64)
+        threshold = 3 * neighbours // 5 + 1
+        least = max((clients + colluders) // 2, threshold) + 1
+        if survivors and survivors < least:
+            raise OptionError(
+                f"survivors={survivors}: of {clients} clients, {colluders} colluding, it is {least} or more"
+            )
+        return cls(federation, number, length, bits, clients, threshold, survivors or least, neighbours)
 
     def encode(self) -> bytes:
         """The text that keys are derived from and nodes sign."""

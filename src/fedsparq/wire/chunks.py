@@ -1,4 +1,4 @@
-"""The layers of a message one after the other, each in chunks: indices, then values."""
+"""The layers of a message in sequence, each in chunks: indices, then values."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import numpy as np
 from fedsparq.errors import WireError
 from fedsparq.layout import Layout, Tensor
 from fedsparq.payload import Dense, Indices, Payload, Reader, Seeded, Selection, Sparse, Values, Writer
-from fedsparq.payload.values import kind_of
-from fedsparq.threads import in_order
+from fedsparq.payload.values import value_kind
+from fedsparq.threads import imap
 from fedsparq.wire.index import ALL, CODINGS, SEEDED, IndexBuffer, read_index, write_index
 
 CHUNK = 1 << 20
 """A layer is cut into chunks of at most this many coordinates."""
 _BYTES_SENT = 1.5
-"""About what a coordinate takes that is sent: tells how many there are before they are read."""
+"""About the bytes of a coordinate that is sent: an estimate of their number before they are read."""
 
 
 class Part(NamedTuple):
@@ -33,11 +33,11 @@ class Part(NamedTuple):
 
 
 Body = tuple[Selection, tuple[Values, ...]]
-"""What stands between the header and the buffers of a message."""
+"""The part of a message between its header and its buffers."""
 
 
 def write_layers(writer: Writer, payload: Payload, threads: int = 1) -> None:
-    """Write all layers; several threads write chunks, which are put together in order."""
+    """Write all layers; several threads write chunks, which are joined in order."""
     payload.check_indices()
     steps = list[Callable[[Writer], None]]()
     done, ends = 0, None if isinstance(payload.selection, Dense) else iter(_chunk_ends(payload.indices, payload.layout))
@@ -54,7 +54,7 @@ def write_layers(writer: Writer, payload: Payload, threads: int = 1) -> None:
             raise WireError(
                 f"layer {tensor.name!r}: the payload has {len(values):,} values for {done - first:,} indices"
             )
-    for written in in_order(_written, steps, threads):
+    for written in imap(_written, steps, threads):
         writer.add(written)
 
 
@@ -77,14 +77,14 @@ def _write_chunk(
 
 
 def read_layers(reader: Reader, layout: Layout, seeded: Seeded | None, parts: list[Part] | None) -> Body:
-    """Undo `write_layers`; what each byte was for is added to `parts`, where somebody wants to know."""
+    """Undo `write_layers`; add what each byte is for to `parts`, if given."""
     drawn = None if seeded is None else _drawn(seeded, layout)
     buffer, sent = IndexBuffer(int(reader.left / _BYTES_SENT)), 0
     indices, values = list[Indices | range](), list[Values]()
     for tensor in layout.parameters:
         at, first, before = reader.at, len(indices), sent
         code = reader.byte()
-        kind = kind_of(code, tensor.name)
+        kind = value_kind(code, tensor.name)
         header = kind.read_header(reader, code, tensor)
         if parts is not None:
             parts.append(Part(tensor.name, value_bytes=reader.at - at))
@@ -116,27 +116,27 @@ def read_layers(reader: Reader, layout: Layout, seeded: Seeded | None, parts: li
 
 
 def _drawn(seeded: Seeded, layout: Layout) -> Iterator[Indices]:
-    """The seeded indices of each chunk."""
+    """Return the seeded indices of each chunk."""
     indices = seeded.indices
     return (indices[first:last] for first, last in pairwise([0, *_chunk_ends(indices, layout)]))
 
 
 def _chunks(tensor: Tensor) -> Iterator[tuple[int, int]]:
-    """(first coordinate, size) of each chunk of a layer."""
+    """Return (first coordinate, size) of each chunk of a layer."""
     end = tensor.offset + tensor.size
     for start in range(tensor.offset, end, CHUNK):
         yield start, min(CHUNK, end - start)
 
 
 def _chunk_ends(indices: Indices, layout: Layout) -> list[int]:
-    """Where among rising indices those of each chunk end."""
+    """Return where among increasing indices those of each chunk end."""
     ends = [start + size for tensor in layout.parameters for start, size in _chunks(tensor)]
     found: list[int] = np.searchsorted(indices, np.array(ends, np.uint32)).tolist()
     return found
 
 
 def _listed(indices: list[Indices | range], offset: int = 0) -> Indices:
-    """The indices of chunks one by one, also of those that are sent as a whole, counted from `offset`."""
+    """Return the indices of chunks, those of fully sent ones too, counted from `offset`."""
     arrays = (np.arange(i.start, i.stop, dtype=np.uint32) if isinstance(i, range) else i for i in indices)
     listed = np.concatenate([np.empty(0, np.uint32), *arrays])
     return listed - np.uint32(offset) if offset else listed

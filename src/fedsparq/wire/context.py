@@ -18,7 +18,7 @@ from fedsparq.layout import Layout, Tensor
 from fedsparq.payload import Dense, Payload, Reader, Seeded, Sparse, Values, Writer
 from fedsparq.payload.levels import ScaledLevels
 from fedsparq.payload.streams import Bytes
-from fedsparq.payload.values import kind_of
+from fedsparq.payload.values import value_kind
 from fedsparq.wire import context_kernels as kernels
 from fedsparq.wire.chunks import Body, Part
 
@@ -26,13 +26,13 @@ Levels = NDArray[np.int16]
 
 CONTEXT_LIMIT = 1 << 18
 """Up to this many coordinates context coding is worth its time, about 50 ns each."""
-_CONTEXT_FROM = 64
+_MIN_CONTEXT_CODED = 64
 
 _WEIGHTS = tuple(round(65536 * weight) for weight in (0.4, 0.4, 0.4, -0.2, 0.4, 0.2, 0.4))
 _WHOLE = 2600 << 8
 """Before anything is known, 4 % are sent."""
 
-_MOST_BYTES_A_BIT = 2
+_MAX_BYTES_PER_BIT = 2
 """No chance is below 1/65536."""
 
 _chances = (np.arange(4096) + 0.5) / 4096
@@ -45,19 +45,19 @@ _TABLES = (
 
 
 def context_levels(payload: Payload) -> tuple[ScaledLevels, ...]:
-    """A payload's values if they can be coded by context and are of a size to gain by it, else none."""
+    """Return a payload's values if they can be coded by context and are of a size to gain by it, else none."""
     values = tuple(v for v in payload.values if isinstance(v, ScaledLevels))
     suits = (
         not isinstance(payload.selection, Seeded)
         and payload.layout.size <= CONTEXT_LIMIT
-        and _CONTEXT_FROM <= payload.kept < payload.layout.size
+        and _MIN_CONTEXT_CODED <= payload.kept < payload.layout.size
         and len(values) == len(payload.values)
     )
     return values if suits else ()
 
 
 def write_levels(writer: Writer, payload: Payload, values: tuple[ScaledLevels, ...], short: bool) -> None:
-    """The headers of all layers, then every coordinate's level in one stream."""
+    """Write the headers of all layers, then every coordinate's level in one stream."""
     layers = []
     for tensor, layer, own in zip(payload.layout.parameters, payload.layers(), values, strict=True):
         own.write_header(writer, short)
@@ -76,7 +76,7 @@ def read_levels(reader: Reader, layout: Layout, short: bool, parts: list[Part]) 
     for tensor in layout.parameters:
         at = reader.at
         code = reader.byte()
-        kind = kind_of(code, tensor.name)
+        kind = value_kind(code, tensor.name)
         if not issubclass(kind, ScaledLevels):
             raise WireError(f"layer {tensor.name!r} has no levels, but the message is context-coded")
         headers.append((tensor, kind, kind.read_header(reader, code, tensor, short)))
@@ -99,9 +99,9 @@ def read_levels(reader: Reader, layout: Layout, short: bool, parts: list[Part]) 
 
 
 def pack(layers: Sequence[tuple[Tensor, int, Levels]]) -> bytes:
-    """The stream of some layers: each tensor with its highest level, and the level of every coordinate."""
+    """Return the stream of some layers: each tensor with its highest level, and the level of every coordinate."""
     bits = sum(2 * levels.size + int(np.abs(levels).sum(dtype=np.int64)) for _, _, levels in layers)
-    coder = _Coder(np.empty(_MOST_BYTES_A_BIT * bits, np.uint8), decode=False)
+    coder = _Coder(np.empty(_MAX_BYTES_PER_BIT * bits, np.uint8), decode=False)
     for tensor, top, levels in layers:
         coder.walk(tensor, top, levels)
     return coder.finish()
@@ -135,7 +135,7 @@ class _Coder:
         kernels.walk(levels, matrix(tensor.shape), top, _TABLES, self.learned, self.registers, self._data, self._decode)
 
     def finish(self) -> bytes:
-        """All bytes, with as few last ones as tell the rest of the range; zeros at the end go without saying."""
+        """Return all bytes, with as few last ones as determine the range; zeros at the end are left out."""
         low, high, _, at, _ = map(int, self.registers)
         for kept in range(5):
             unit = 1 << (32 - 8 * kept)
@@ -146,7 +146,7 @@ class _Coder:
 
 
 def matrix(shape: tuple[int, ...]) -> tuple[int, int, int]:
-    """Rows and columns a tensor is read in, and how far back in a row a coordinate's other neighbour is; 0: nowhere.
+    """Return rows and columns a tensor is read in, and how far back in a row the other neighbour is; 0: there is none.
 
     A row is an output. In a convolution the other neighbour is one up in the kernel; where a row is a square image,
     one up in that.

@@ -31,7 +31,7 @@ _LONGEST = 15
 
 @jit
 def _move(coder: Any, data: Any, decode: bool, bit: int, p: int) -> int:
-    """One bit through the coder, in or out; p is the chance of a one, in 1/65536. Behind the data stand zeros."""
+    """Code one bit, in or out; p is the probability of a one, in 1/65536. After the data follow zeros."""
     low, high = coder[LOW], coder[HIGH]
     span = high - low
     middle = low + (span >> 16) * p + (((span & 0xFFFF) * p) >> 16)
@@ -57,7 +57,7 @@ def _move(coder: Any, data: Any, decode: bool, bit: int, p: int) -> int:
 
 @jit
 def _learned(context: int, bit: int, rates: Any) -> Any:
-    """The context, its chance moved towards the bit: the less, the more often it was met."""
+    """Return the context with its probability moved towards the bit: the less, the more often it was met."""
     met = context & _MET
     chance = context >> 8
     chance += (((bit << 16) - chance) * rates[met]) >> 16
@@ -71,13 +71,13 @@ def _squashed(x: int, squash: Any) -> int:
 
 @jit
 def _direct(context: int) -> int:
-    """The chance of a context that is not mixed with others."""
+    """Return the probability of a context that is not mixed with others."""
     return min(max(context >> 8, 1), 0xFFFF)
 
 
 @jit
 def _move_tail(coder: Any, data: Any, decode: bool, tail: int, lengths: Any, rates: Any) -> int:
-    """A whole number of at least 0 through the coder: the length of tail + 1 in bits, then its bits below the first."""
+    """Code an integer of at least 0: the length of tail + 1 in bits, then its bits below the first."""
     length = 0
     while length < _LONGEST:
         longer = _move(coder, data, decode, int((tail + 1) >> (length + 1) > 0), _direct(lengths[length]))

@@ -1,4 +1,4 @@
-"""Payload to bytes and back: the FSQ1 message. FORMAT.md beside this file describes it for other languages."""
+"""The FSQ1 message: payload to bytes and back. FORMAT.md next to this file describes it for other languages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedsparq.errors import WireError
 from fedsparq.layout import Buffers, Layout
 from fedsparq.payload import Payload, Reader, Seeded, Writer
 from fedsparq.payload.levels import ScaledLevels
-from fedsparq.threads import count_of
+from fedsparq.threads import resolve_threads
 from fedsparq.wire.chunks import Part, read_layers, write_layers
 from fedsparq.wire.context import context_levels, read_levels, write_levels
 
@@ -27,7 +27,7 @@ _CHECKSUM = 8
 
 
 def encode(payload: Payload, *, threads: int | None = None) -> bytes:
-    """The message that carries a payload: the same with any number of threads, by default what the process may use."""
+    """Return the message of a payload: the same with any number of threads, by default what the process may use."""
     if payload.message is not None:
         return payload.message
     message, levels = _write(payload, threads=threads), context_levels(payload)
@@ -35,13 +35,13 @@ def encode(payload: Payload, *, threads: int | None = None) -> bytes:
 
 
 def decode(blob: bytes | bytearray | memoryview, layout: Layout) -> Payload:
-    """The payload that a message carries. Anything that is not exactly right raises WireError."""
+    """Return the payload of a message; WireError unless it is exactly right."""
     return read(blob, layout)
 
 
 def read(blob: bytes | bytearray | memoryview, layout: Layout, parts: list[Part] | None = None) -> Payload:
-    """`decode`; what each byte was for is added to `parts`, where somebody wants to know."""
-    message, digest = opened(blob)
+    """Decode a message, and add to `parts`, if given, what each byte is for."""
+    message, digest = check_frame(blob)
     if digest != layout.digest:
         raise WireError(
             f"the message is for a model with digest {digest:016x}, this one has {layout.digest:016x}: "
@@ -58,14 +58,14 @@ def read(blob: bytes | bytearray | memoryview, layout: Layout, parts: list[Part]
     body_end = reader.at
     buffers = _read_buffers(reader, layout) if flags & _BUFFERS else None
     if reader.left:
-        raise WireError(f"{reader.left} bytes stand behind the end of the message")
+        raise WireError(f"{reader.left} trailing bytes after the message")
     others = {"header": body_start, "buffers and counters": reader.at - body_end, "checksum": _CHECKSUM}
     layers += [Part(None, coding=what, value_bytes=size) for what, size in others.items()]
     return Payload(layout, selection, values, buffers)
 
 
 def _write(payload: Payload, levels: tuple[ScaledLevels, ...] = (), threads: int | None = 1) -> bytes:
-    """The message, context-coded where levels are given."""
+    """Return the message, context-coded if levels are given."""
     layout, selection = payload.layout, payload.selection
     short = bool(levels) and all(values.is_short for values in levels)
     flags = _SEEDED * isinstance(selection, Seeded) | _BUFFERS * (payload.buffers is not None)
@@ -78,14 +78,14 @@ def _write(payload: Payload, levels: tuple[ScaledLevels, ...] = (), threads: int
     if levels:
         write_levels(writer, payload, levels, short)
     else:
-        write_layers(writer, payload, count_of(threads, layout.size))
+        write_layers(writer, payload, resolve_threads(threads, layout.size))
     if payload.buffers is not None:
         _write_buffers(writer, payload.buffers, layout)
     return writer.with_checksum()
 
 
-def opened(blob: bytes | bytearray | memoryview) -> tuple[memoryview, int]:
-    """A message without its checksum, and the digest of its layout, once what needs no layout is known to be right."""
+def check_frame(blob: bytes | bytearray | memoryview) -> tuple[memoryview, int]:
+    """Return a message without its checksum, and the digest of its layout, after all checks that need no layout."""
     if not isinstance(blob, bytes | bytearray | memoryview):
         raise WireError(f"a message is bytes, not {type(blob).__name__}")
     try:

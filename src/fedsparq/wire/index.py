@@ -1,4 +1,4 @@
-"""Which coordinates of one chunk are sent: of all codings, the shortest."""
+"""The indices of one chunk, in the shortest of all codings."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from fedsparq.payload.streams import Bytes, Reader, Writer, varint
 from fedsparq.wire import index_kernels as kernels
 from fedsparq.wire.index_kernels import MAX_RICE
 
-BITMAP_FROM = 0.15
-GAPS_TO = 0.30
-RICE_TO = 0.04
-FEW = 4096
+BITMAP_MIN_DENSITY = 0.15
+GAPS_MAX_DENSITY = 0.30
+RICE_MAX_DENSITY = 0.04
+RICE_MAX_COUNT = 4096
 
 
 CODINGS = ("empty", "all", "bitmap", "gaps", "rice", "seeded")
@@ -23,16 +23,16 @@ EMPTY, ALL, BITMAP, GAPS, RICE, SEEDED = range(len(CODINGS))
 
 
 def write_index(writer: Writer, indices: Indices, start: int, size: int) -> None:
-    """Say which coordinates of the chunk from `start` on, `size` long, are sent."""
+    """Write which coordinates of the chunk from `start` on, of length `size`, are sent."""
     if indices.size in (0, size):
         writer.byte(ALL if indices.size else EMPTY)
         return
     options = []
-    if indices.size >= BITMAP_FROM * size:
+    if indices.size >= BITMAP_MIN_DENSITY * size:
         options.append(_bitmap(writer, indices, start, size))
-    if indices.size <= GAPS_TO * size:
+    if indices.size <= GAPS_MAX_DENSITY * size:
         options.append(_gaps(writer, indices, start))
-    if indices.size <= max(RICE_TO * size, FEW):
+    if indices.size <= max(RICE_MAX_DENSITY * size, RICE_MAX_COUNT):
         options.append(_rice(indices, start, size))
     coding, header, body = min(options, key=lambda option: len(option[1]) + len(option[2]))
     writer.byte(coding)
@@ -42,7 +42,7 @@ def write_index(writer: Writer, indices: Indices, start: int, size: int) -> None
 
 
 class IndexBuffer:
-    """Memory for the indices of all chunks, one behind the other, so that they need not be put together."""
+    """Memory for the indices of all chunks in sequence, so that they need not be concatenated."""
 
     def __init__(self, size: int = 0) -> None:
         self._memory, self._used = np.empty(size, np.uint32), 0
@@ -61,7 +61,7 @@ class IndexBuffer:
 
 
 def read_index(reader: Reader, start: int, size: int, buffer: IndexBuffer) -> tuple[int, Indices | range]:
-    """The coding of a chunk's indices, and these; none where seeded ones are meant."""
+    """Read the coding of a chunk's indices, and these; none if seeded ones are meant."""
     coding = reader.byte()
     if coding == ALL:
         return ALL, range(start, start + size)
@@ -87,7 +87,7 @@ def read_index(reader: Reader, start: int, size: int, buffer: IndexBuffer) -> tu
         sound = kernels.rice_decode(reader.rest(), k, start, size, indices)
         reader.raw(max(sound, 0))
     if sound < 0:
-        raise WireError(f"the indices of a chunk are not {count:,} rising ones below {size:,}")
+        raise WireError(f"the indices of a chunk are not {count:,} increasing ones below {size:,}")
     return coding, indices
 
 

@@ -20,7 +20,7 @@ _BYTE = np.uint64(0xFF)
 
 @jit
 def _gaps_of_one_byte(indices: Any, out: Any) -> Any:
-    """The gaps before all indices but the first, a byte each; returns their bits, or-ed: above 127 one did not fit."""
+    """Write the gaps before all indices but the first, a byte each; return all or-ed: above 127 one did not fit."""
     bits = np.uint32(0)
     for i in range(out.size):
         gap = indices[i + 1] - indices[i] - np.uint32(1)
@@ -31,7 +31,7 @@ def _gaps_of_one_byte(indices: Any, out: Any) -> Any:
 
 @jit
 def gaps_to_varints(indices: Any, start: int, out: Any) -> int:
-    """Each index as the number of coordinates skipped since the one before, seven bits a byte; returns the length."""
+    """Write each index as the gap to the one before, seven bits per byte; return the length."""
     n = 0
     expected = np.uint32(start)
     for first in range(0, indices.size, _BLOCK):
@@ -56,7 +56,7 @@ def gaps_to_varints(indices: Any, start: int, out: Any) -> int:
 
 @jit
 def _sum_of_bytes(data: Any) -> Any:
-    """Their sum; -1 if one is above 127."""
+    """Return the sum of bytes; -1 if one is above 127."""
     bits = np.uint8(0)
     total = np.int64(0)
     for i in range(data.size):
@@ -67,7 +67,7 @@ def _sum_of_bytes(data: Any) -> Any:
 
 @jit
 def _skip(data: Any, following: Any, indices: Any) -> None:
-    """Indices by gaps of one byte, from the coordinate `following` on."""
+    """Read indices from gaps of one byte, from the coordinate `following` on."""
     for i in range(data.size):
         indices[i] = following + data[i]
         following += np.uint32(data[i]) + np.uint32(1)
@@ -118,7 +118,7 @@ def varints_to_indices(data: Any, start: int, size: int, indices: Any) -> int:
 
 @jit
 def best_rice(indices: Any, start: int, size: int) -> Any:
-    """How many bits `rice_encode` takes, and by which parameter, where they are fewest: about the mean gap's."""
+    """Return the fewest bits that `rice_encode` takes, and its parameter for them: about the mean gap's."""
     mean_gap = max((size - indices.size) / (indices.size + 1), 1e-9)
     guess = max(0, round(math.log2(mean_gap * math.log(2) + 1e-9)))
     best, best_k = np.int64(-1), 0
@@ -135,7 +135,7 @@ def best_rice(indices: Any, start: int, size: int) -> Any:
 
 @jit
 def rice_encode(indices: Any, start: int, k: int, out: Any) -> None:
-    """Each gap as gap >> k in unary (ones, then a zero) and its k low bits, from the lowest bit of each byte up."""
+    """Write each gap as gap >> k in unary (ones, then a zero) and its k low bits, lowest bit of each byte first."""
     at = 0
     word, held = np.uint64(0), 0
     previous = np.int64(start) - 1
@@ -230,7 +230,7 @@ def indices_to_bitmap(indices: Any, start: int, words: Any) -> None:
 
 @jit
 def bitmap_to_indices(words: Any, start: int, size: int, indices: Any) -> int:
-    """0, or -1 unless exactly `indices.size` bits are one, all below `size`."""
+    """Return 0, or -1 unless exactly `indices.size` bits are one, all below `size`."""
     ones = np.int64(0)
     for w in range(words.size):
         ones += np.int64(count_ones(words[w]))

@@ -1,4 +1,4 @@
-"""What a message holds and what each part of it costs, beside the entropy bound."""
+"""The content of a message, the bytes of each part, and their entropy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedsparq.layout import Layout
 from fedsparq.payload import Payload, Sparse, Values, Writer
 from fedsparq.payload.streams import Bytes
 from fedsparq.wire.chunks import Part
-from fedsparq.wire.frame import opened, read
+from fedsparq.wire.frame import check_frame, read
 
 
 @dataclass(frozen=True)
@@ -52,9 +52,9 @@ class Inspection:
 
 
 def inspect(blob: bytes, layout: Layout | None = None) -> Inspection:
-    """Take a message apart. A message does not carry its layout; without one only the header can be told."""
+    """Take a message apart. A message does not carry its layout; without one only the header is known."""
     if layout is None:
-        return Inspection(opened(blob)[1], len(blob))
+        return Inspection(check_frame(blob)[1], len(blob))
     parts, layers = list[Part](), []
     payload = read(blob, layout, parts)
     for layer in payload.layers():
@@ -86,7 +86,7 @@ def _bound_bits(payload: Payload, values: Values, size: int) -> float:
 
 
 class _EntropyCounter(Writer):
-    """Takes what a layer's values write, and counts what it would cost at its entropy."""
+    """Counts what a layer's values would cost at their entropy, instead of writing them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -110,13 +110,13 @@ class _EntropyCounter(Writer):
 
 
 def _name(values: Values) -> str:
-    """A kind of value in words: "float16", "uniform levels"."""
+    """Return the name of a value kind as words: "float16", "uniform levels"."""
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", type(values).__name__)
     return words.removesuffix(" Values").lower()
 
 
 def _entropy_bits(symbols: NDArray[np.integer]) -> float:
-    """Bits that all these symbols take together, if each costs what its frequency among them says."""
+    """Return the bits of all these symbols, if each costs what its frequency among them says."""
     _, counts = np.unique(symbols, return_counts=True)
     return float((counts * np.log2(symbols.size / counts)).sum())
 

@@ -15,13 +15,13 @@ from fedsparq.lab.engines.flower import GridEngine, work
 from fedsparq.lab.experiments.flower_app import PARTITION, find_clients
 from fedsparq.lab.experiments.run import run
 from fedsparq.lab.specs import RunSpec, check
-from fedsparq.secure.messages import Invitation, Neighbourhood, Survivors, kind_of
+from fedsparq.secure.messages import Confirmations, Invitation, Neighbourhood, Survivors, kind_of
 
-PLAIN = {"method": "fedsparq-private", "clients": 5, "rounds": 5, "train_limit": 500, "test_limit": 100}
+PLAIN = {"method": "fedsparq-private", "clients": 6, "rounds": 6, "train_limit": 500, "test_limit": 100}
 SPEC = check(RunSpec, {**PLAIN, "privacy": {"secure_sums": True}})
-DEATHS = (1, 2, 3, 4)
+DEATHS = (1, 2, 3, 4, 5)
 """In this round the node of this number dies in the stage of this number: its answer is made, and never sent."""
-_STAGES = {Invitation.kind: 1, Neighbourhood.kind: 2, Survivors.kind: 4}
+_STAGES = {Invitation.kind: 1, Neighbourhood.kind: 2, Survivors.kind: 4, Confirmations.kind: 5}
 
 client_app = ClientApp()
 server_app = ServerApp()

@@ -1,6 +1,7 @@
 """Private runs, whole: what they spend is told, kept and never spent twice; what would void the promise is refused."""
 
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,8 +17,10 @@ from fedsparq.federate.rounds import Delivery
 from fedsparq.lab.engines.engine import Asked
 from fedsparq.lab.engines.local import LocalEngine
 from fedsparq.lab.experiments.run import run
+from fedsparq.lab.experiments.setup import build
 from fedsparq.lab.specs import RunSpec, check
 from fedsparq.privacy import epsilon_of, noise_for, poisson_epsilon, poisson_noise
+from fedsparq.privacy.skellam import skellam_epsilon
 
 SMALL: dict[str, Any] = {"method": "fedsparq-private", "clients": 4, "rounds": 3, "train_limit": 200, "test_limit": 50}
 
@@ -226,8 +229,8 @@ def test_under_masks_with_clients_that_drop_out(tmp_path: Path) -> None:
 
 
 class Losing(LocalEngine):
-    """In rounds 1 to 4 the client of that number is not heard again from the stage of that number on. Without masks:
-    who was lost in stage 1 or 2 has never seen the model, in stage 3 has trained in vain, in stage 4 is in the sum."""
+    """In rounds 1 to 5 the client of that number is not heard again from the stage of that number on. Without masks:
+    who was lost in stage 1 or 2 has never seen the model, in stage 3 has trained in vain, later is in the sum."""
 
     stages: ClassVar[dict[int, int]] = {}
 
@@ -237,14 +240,14 @@ class Losing(LocalEngine):
         sees = lost >= 3 or (masked and stage <= lost)
         heard = {client: data for client, data in asked.broadcasts.items() if client != lost or sees}
         for delivery in super().exchange(replace(asked, broadcasts=heard)):
-            if delivery.client != lost or (stage < lost if masked else lost == 4):
+            if delivery.client != lost or (stage < lost if masked else lost >= 4):
                 yield delivery
 
 
 def test_under_masks_a_client_is_lost_in_each_stage_and_the_model_is_the_same(tmp_path: Path) -> None:
     for name, privacy in (("plain", {}), ("masked", {"secure_sums": True})):
-        run(spec(clients=5, rounds=5, privacy=privacy), tmp_path / name, engine=lambda *made: Losing(*made))
-    assert [record["clients"] for record in rounds_of(tmp_path / "masked")] == [4, 4, 4, 5, 5]
+        run(spec(clients=6, rounds=6, privacy=privacy), tmp_path / name, engine=lambda *made: Losing(*made))
+    assert [record["clients"] for record in rounds_of(tmp_path / "masked")] == [5, 5, 5, 6, 6, 6]
     plain, masked = models(tmp_path / "plain"), models(tmp_path / "masked")
     assert all(plain[name].tobytes() == masked[name].tobytes() for name in plain)
 
@@ -270,3 +273,41 @@ def test_an_interrupted_run_under_masks_goes_on(tmp_path: Path) -> None:
 def test_every_refusal_is_one_of_ours() -> None:
     with pytest.raises(FedSparQError):
         spec(privacy={"epsilonn": 4.0})
+
+
+@pytest.mark.parametrize(("clients", "colluders"), [(3, 1), (20, 6)])
+def test_the_clients_noise_hides_an_update_from_a_third_of_them(clients: int, colluders: int) -> None:
+    chosen = spec(clients=clients, rounds=3, privacy={"secure_sums": True, "epsilon": 8.0})
+    server = build(chosen).server
+    plan = server.method.plan(server.layout)
+    terms = chosen.privacy.terms(server.method, server.layout, "test", 1, clients)
+    l2 = plan.clip / plan.step
+    honest = (terms.survivors - colluders - 1) * plan.variance
+    assert skellam_epsilon(1e-5, honest, l2, min(math.sqrt(plan.support.count) * l2, l2**2), 3) <= 8.0 * (1 + 1e-6)
+
+
+def test_a_run_has_all_rounds_that_its_noise_was_made_for(tmp_path: Path) -> None:
+    chosen = spec(clients=10, fraction=0.3, rounds=6, privacy={"epsilon": 4.0})
+    summary = run(chosen, tmp_path)
+    assert summary["rounds"] == 6
+    assert summary["epsilon"] <= 4.0 * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("clients", "privacy"),
+    [(3, {"colluders": 2}), (20, {"colluders": 19}), (20, {"survivors": 11}), (20, {"survivors": 14, "colluders": 9})],
+)
+def test_noise_that_too_few_do_not_know_is_refused(clients: int, privacy: dict[str, int], tmp_path: Path) -> None:
+    with pytest.raises(OptionError):
+        run(spec(clients=clients, privacy={"secure_sums": True, "epsilon": 8.0} | privacy), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_both_epsilons_are_told(tmp_path: Path) -> None:
+    summary = run(spec(clients=6, rounds=2, privacy={"secure_sums": True, "epsilon": 8.0, "colluders": 1}), tmp_path)
+    assert 0 < summary["epsilon_outside"] < summary["epsilon"] == pytest.approx(8.0)
+
+
+def test_what_a_private_run_writes_that_is_not_private_is_marked(tmp_path: Path) -> None:
+    summary = run(spec(rounds=1, privacy={"epsilon": 4.0}), tmp_path)
+    assert {"kept_layers", "upload_bytes", "clients"} <= set(summary["not_private"])

@@ -79,10 +79,11 @@ def _run(
         folder.start(spec, describe(spec, task), class_counts(task))
         save_server(server, folder.checkpoint)
     with build_engine(spec, task, folder.client_states, folder.delayed, workers, engine) as carrying:
-        rounds = _Rounds(spec, task, server, carrying, folder, checkpoint_every, told).play(own_states=engine is None)
+        playing = _Rounds(spec, task, server, carrying, folder, checkpoint_every, told)
+        rounds = playing.play(own_states=engine is None)
     if not any(record.clients for record in rounds):
         raise RunError(f"no reply counted in any of {len(rounds)} rounds, so nothing was learned: {_why(rounds[-1])}")
-    summary = summarize(spec, task, rounds)
+    summary = summarize(spec, task, rounds) | playing.accountant.told()
     folder.finish(summary, server.state.model, task.layout)
     told.end(summary)
     return summary
@@ -101,6 +102,8 @@ class _Rounds:
     told: Callback
 
     def __post_init__(self) -> None:
+        self.offenders: set[int] = set()
+        """Clients that have spoiled a secure sum; until the run is resumed."""
         self.accountant = PrivacyAccountant(self.spec, self.task.layout, self.server, self.folder.asked_in_vain)
 
     def play(self, own_states: bool) -> list[Round]:
@@ -180,7 +183,7 @@ class _Rounds:
         if terms is None:
             outcome = play_round(self.server, clients, ask, traffic)
         else:
-            outcome = play_masked(self.server, terms, clients, exchange, traffic)
+            outcome = play_masked(self.server, terms, clients, exchange, traffic, self.offenders)
         if self.spec.privacy.wanted and traffic.metrics:
             raise OptionError(
                 f"the task's clients measure {', '.join(traffic.metrics)} on their own data and send it in clear, and "
@@ -252,14 +255,8 @@ def summarize(spec: RunSpec, task: Task, rounds: list[Round]) -> dict[str, Any]:
         **{name: math.fsum(getattr(record, name) for record in rounds) for name in sums},
         "kept": math.fsum(record.kept for record in rounds) / len(rounds),
         "seconds": {part: math.fsum(record.seconds[part] for record in rounds) for part in last.seconds},
-        **_spent(spec, last.epsilon),
         **({"lost_states": lost} if (lost := _lost_states(rounds)) else {}),
     }
-
-
-def _spent(spec: RunSpec, epsilon: float | None) -> dict[str, Any]:
-    privacy = spec.privacy
-    return {} if epsilon is None else {"epsilon": epsilon, "delta": privacy.delta, "promise": privacy.promise}
 
 
 def _why(record: Round) -> str:

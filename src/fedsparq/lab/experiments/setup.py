@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from fedsparq.aggregate import FLTrust
 from fedsparq.aggregate.private import most_participations
@@ -26,6 +27,11 @@ from fedsparq.secure import Terms
 
 PAPER_BYTES = "upload_bytes_paper"
 """The measure of a reply in the paper's accounting."""
+NOT_PRIVATE = (
+    *("clients", "events", "kept", "kept_layers", "seconds", "upload_bytes", "download_bytes", PAPER_BYTES),
+    *("train_examples", "class_counts"),
+)
+"""What the folder of a private run says of its clients without any noise: it is for the experimenter alone."""
 
 
 @dataclass(frozen=True)
@@ -107,24 +113,39 @@ class PrivacyAccountant:
     asked_in_vain: Callable[[int], int]
     """Returns how often a round was opened that is not among the first n."""
 
-    def spent(self, more: int = 0) -> float | None:
-        """Return epsilon so far, or after `more` rounds; None where nothing is private."""
+    def spent(self, next_round: bool = False, outside: bool = False) -> float | None:
+        """Return epsilon so far, or with the next round and the clients that it asks; None where nothing is private.
+
+        Under secure sums it is what clients that collude can learn; `outside`: those who see the models alone.
+        """
         if not self.spec.privacy.wanted:
             return None
-        spec, privacy, done = self.spec, self.spec.privacy, self.server.state.round + more
+        spec, privacy, done = self.spec, self.spec.privacy, self.server.state.round + next_round
         in_vain = self.asked_in_vain(self.server.state.round)
         if spec.per_example is not None:
             return privacy.spent(spec.per_example.noise, spec.paid_rounds(done) + in_vain, spec.fraction)
-        method, counted = self.server.method, most_participations(self.server.state.aggregator) + more
+        method = self.server.method
+        if privacy.sampling == "poisson":  # a crash takes noise with it that nobody saw
+            return privacy.spent(private_mean(method).noise, done, spec.fraction)
+        asked = spec.chosen_clients(done) if next_round else ()
+        counted = most_participations(self.server.state.aggregator, asked)
         if (terms := self.terms(1)) is not None:
-            return privacy.spent_under_masks(counted + in_vain, method, self.layout, terms)
-        rounds = done if privacy.sampling == "poisson" else counted  # a crash takes noise with it that nobody saw
-        return privacy.spent(private_mean(method).noise, rounds, spec.fraction)
+            return privacy.spent_under_masks(counted + in_vain, method, self.layout, terms, outside)
+        return privacy.spent(private_mean(method).noise, counted, spec.fraction)
 
     def exceeds_budget(self) -> bool:
-        """Return whether one more round would spend more than the run may."""
-        budget, after = self.spec.privacy.epsilon, self.spent(more=1)
+        """Return whether the next round would spend more than the run may."""
+        budget, after = self.spec.privacy.epsilon, self.spent(next_round=True)
         return budget is not None and after is not None and after > budget * (1 + 1e-9)
+
+    def told(self) -> dict[str, Any]:
+        """Return what a summary says of privacy: what was spent, of what, and which figures are no part of it."""
+        privacy = self.spec.privacy
+        if (epsilon := self.spent()) is None:
+            return {}
+        masked = {"epsilon_outside": self.spent(outside=True)} if privacy.secure_sums else {}
+        about = {"epsilon": epsilon, "delta": privacy.delta, "promise": privacy.promise}
+        return about | masked | {"not_private": list(NOT_PRIVATE)}
 
     def terms(self, round: int) -> Terms | None:
         """Return the terms of a round's secure sum; None where the server sees single replies."""

@@ -46,7 +46,10 @@ class PrivacySpec(BaseModel, extra="forbid", frozen=True):
     secure_sums: bool = False
     """Whether the server sees sums alone; with epsilon, clients then add the noise themselves."""
     survivors: Annotated[Integer, Field(ge=0)] = 0
-    """The fewest clients of a sum; 0: more than half of those asked."""
+    """The fewest clients of a sum; 0: as few as two stories about who is alive allow, with these colluders."""
+    colluders: Annotated[Integer, Field(ge=0)] | None = None
+    """So many clients may work together, or with the server, against the others of a sum; if not given, a third of
+    those asked."""
 
     @model_validator(mode="after")
     def _whole(self) -> PrivacySpec:
@@ -76,7 +79,8 @@ class PrivacySpec(BaseModel, extra="forbid", frozen=True):
         """In words: whose privacy, and against whom."""
         if self.of_records:
             return "of each record, against the server and all others (local)"
-        return f"of each client, against {'the server and ' if self.secure_sums else ''}whoever sees the models"
+        others = "the server, clients that collude and " if self.secure_sums else ""
+        return f"of each client, against {others}whoever sees the models"
 
     def noise_of(self, rounds: int, rate: float = 1.0) -> float:
         """The noise multiplier of a run in which a client takes part so many times; with Poisson sampling, of so many
@@ -97,13 +101,30 @@ class PrivacySpec(BaseModel, extra="forbid", frozen=True):
         return method.with_server(aggregator=mean)
 
     def with_own_noise(self, method: Method, layout: Layout, terms: Terms) -> Method:
-        """A private method whose clients add the noise to their levels, before these are masked. It is enough when no
-        more of them stay than the fewest of a sum."""
+        """A private method whose clients add the noise to their levels, before these are masked.
+
+        It is enough when no more of them stay than the fewest of a sum, and nobody counts on noise that it knows: its
+        own, if it is a client, and that of the colluders.
+        """
         mean = private_mean(method)
         if self.epsilon is None:
             raise OptionError("secure sums with noise find it from epsilon: give epsilon in the place of noise")
         total = skellam_variance(self.epsilon, self.delta, *_sensitivity(mean, layout), mean.rounds)
-        return method.with_server(aggregator=replace(mean, variance=total / terms.survivors))
+        return method.with_server(aggregator=replace(mean, variance=total / self.unknown(terms)))
+
+    def colluding(self, clients: int) -> int:
+        """How many of so many clients may collude."""
+        return clients // 3 if self.colluders is None else self.colluders
+
+    def unknown(self, terms: Terms) -> int:
+        """Of how many clients of a sum at least the noise is unknown to a client and those colluding with it."""
+        colluders = self.colluding(terms.clients)
+        if (unknown := terms.survivors - colluders - 1) < 1:
+            raise OptionError(
+                f"of {terms.survivors} clients, {colluders} colluding and one looking on, none is left whose noise is "
+                "unknown: ask more clients a round, or give fewer colluders"
+            )
+        return unknown
 
     def spent(self, noise: float, rounds: int, rate: float) -> float:
         """Epsilon of so many rounds with this noise multiplier, counted as for `noise_of`."""
@@ -111,10 +132,14 @@ class PrivacySpec(BaseModel, extra="forbid", frozen=True):
             return poisson_epsilon(self.delta, noise, rate, rounds)
         return epsilon_of(self.delta, noise, rounds)
 
-    def spent_under_masks(self, rounds: int, method: Method, layout: Layout, terms: Terms) -> float:
-        """Epsilon, when some client's own noise was in so many sums."""
+    def spent_under_masks(
+        self, rounds: int, method: Method, layout: Layout, terms: Terms, outside: bool = False
+    ) -> float:
+        """Epsilon, when some client's own noise was in so many sums: against clients that collude, or only against
+        those `outside`, who know nobody's noise."""
         mean = private_mean(method)
-        return skellam_epsilon(self.delta, mean.variance * terms.survivors, *_sensitivity(mean, layout), rounds)
+        noisy = terms.survivors if outside else self.unknown(terms)
+        return skellam_epsilon(self.delta, mean.variance * noisy, *_sensitivity(mean, layout), rounds)
 
     def terms(self, method: Method, layout: Layout, federation: str, number: int, clients: int) -> Terms:
         """Of the secure sum of a round."""
@@ -123,7 +148,7 @@ class PrivacySpec(BaseModel, extra="forbid", frozen=True):
             raise OptionError(f"{method.name!r} has no levels on a common support: use 'fedsparq-private'")
         length = plan.support.count + plan.support.num_listed
         bits = bits_for(clients, plan.top or lattice.top, plan.variance * clients)
-        return Terms.usual(federation, number, length, bits, clients, self.survivors)
+        return Terms.usual(federation, number, length, bits, clients, self.colluding(clients), self.survivors)
 
 
 def private_mean(method: Method) -> PrivateMean:

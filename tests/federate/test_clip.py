@@ -11,7 +11,7 @@ from small_federation import (
 )
 
 from fedsparq.federate.client import Client, Trained
-from fedsparq.federate.norm_clip import clip_norm
+from fedsparq.federate.clip import clip_norm
 from fedsparq.federate.store import MemoryStore
 from fedsparq.federate.validation import Validation
 from fedsparq.methods import METHODS, method, resolver

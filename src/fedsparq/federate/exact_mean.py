@@ -6,18 +6,17 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
-from flwr.app import Array
 from numpy.typing import NDArray
 
 from fedsparq.errors import WireError
-from fedsparq.flower.records import same, to_array, view
+from fedsparq.federate.serialized import Record, Serialized, same, to_array, view
 from fedsparq.layout import Buffers
 
 _LARGEST = 1e6
 """No statistic of a model in training is as large."""
 
 
-def statistics_of(arrays: Mapping[str, Array]) -> Buffers | None:
+def statistics_of(arrays: Record) -> Buffers | None:
     """All floats among arrays, as the method's server knows them: it limits how far they move, and averages them."""
     floats = [view(array).astype(np.float32).reshape(-1) for array in arrays.values() if _kind(array) == "f"]
     return Buffers(np.concatenate(floats), np.empty(0, np.int64)) if floats else None
@@ -30,15 +29,15 @@ class ExactMean:
     it is not known before the end which replies count (`held`), then.
     """
 
-    def __init__(self, before: Mapping[str, Array], held: bool) -> None:
+    def __init__(self, before: Record, held: bool) -> None:
         self._before, self._values = dict(before), {name: view(array) for name, array in before.items()}
-        self._held: dict[int, tuple[Mapping[str, Array], float]] | None = {} if held else None
+        self._held: dict[int, tuple[Record, float]] | None = {} if held else None
         self._sums: dict[str, NDArray[Any]] = {}
         self._largest: dict[str, NDArray[Any]] = {}
         self._moved: set[str] = set()
         self._weights = 0.0
 
-    def check(self, arrays: Mapping[str, Array]) -> None:
+    def check(self, arrays: Record) -> None:
         """Refuse what cannot be averaged, or what no honest training gives."""
         for name, before in self._values.items():
             values = view(arrays[name])
@@ -53,7 +52,7 @@ class ExactMean:
                 kind = self._before[name].dtype
                 raise WireError(f"the array {name!r} is of the type {kind}, which has no mean; cast it to float32")
 
-    def add(self, node: int, arrays: Mapping[str, Array], weight: float) -> None:
+    def add(self, node: int, arrays: Record, weight: float) -> None:
         if self._held is not None:
             self._held[node] = arrays, weight
             return
@@ -67,7 +66,7 @@ class ExactMean:
             elif values.dtype.kind in "iub":
                 self._largest[name] = np.maximum(self._largest.get(name, values), values)
 
-    def close(self, shares: Mapping[int, float], server: Buffers | None) -> dict[str, Array]:
+    def close(self, shares: Mapping[int, float], server: Buffers | None) -> dict[str, Serialized]:
         """The next arrays, given by how much each node's reply counted and what the server made of statistics."""
         held, self._held = self._held or {}, None
         for node, (arrays, weight) in held.items():
@@ -76,7 +75,7 @@ class ExactMean:
         averaged = dict(self._parts(server))
         return {name: self._next(name, array, averaged) for name, array in self._before.items()}
 
-    def _next(self, name: str, array: Array, averaged: Mapping[str, NDArray[Any]]) -> Array:
+    def _next(self, name: str, array: Serialized, averaged: Mapping[str, NDArray[Any]]) -> Serialized:
         if name not in self._moved:
             return array
         if name in self._sums:
@@ -93,5 +92,5 @@ class ExactMean:
                 at += values.size
 
 
-def _kind(array: Array) -> str:
+def _kind(array: Serialized) -> str:
     return view(array).dtype.kind

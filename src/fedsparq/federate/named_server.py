@@ -1,0 +1,114 @@
+"""The method's own server behind named arrays: replies go in one by one, named arrays come out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import numpy as np
+
+from fedsparq.aggregate import Mean
+from fedsparq.errors import OptionError, RunError, WireError
+from fedsparq.federate.exact import Beside, NamedModel, Ties, to_vector
+from fedsparq.federate.exact_mean import ExactMean, statistics_of
+from fedsparq.federate.model import Model
+from fedsparq.federate.serialized import Record, Serialized
+from fedsparq.federate.server import RoundOutcome, Server
+from fedsparq.federate.validation import Validation
+from fedsparq.layout import Arrays, part_of
+from fedsparq.method import Method
+from fedsparq.payload import Payload
+
+
+class NamedServer:
+    """A server whose model is somebody's named arrays: what is compressed is a vector, exact floats are statistics."""
+
+    def __init__(self, method: Method, validation: Validation) -> None:
+        self._method, self._validation = method, validation
+        self._exact = ExactMean({}, held=False)
+        self._running: Server | None = None
+        self._model: NamedModel | None = None
+
+    @property
+    def server(self) -> Server:
+        if self._running is None:
+            raise RunError("no round was configured; configure_train comes before aggregate_train")
+        return self._running
+
+    @property
+    def model(self) -> NamedModel:
+        if self._model is None:
+            raise RunError("no round was configured; configure_train comes before aggregate_train")
+        return self._model
+
+    def serve(self, model: NamedModel, saved: Arrays) -> None:
+        """Take these arrays for the model. A server that is new goes on from what `saved` gave, where it gave any."""
+        self._model = model
+        if not model.layout.size:
+            kinds = ", ".join(sorted({dtype for _, dtype, _ in model.named_spec.entries})) or "no arrays"
+            raise OptionError(
+                f"FedSparQ steps float32 and float16 arrays, and this model has {kinds}: cast them, or use FedAvg"
+            )
+        now = Model(model.vector, statistics_of(model.exact))
+        if self._running is not None and self._running.layout.digest == model.layout.digest:
+            self._running.state = replace(self._running.state, model=now)
+            return
+        self._running = Server(model.layout, self._method, now, validation=self._validation)
+        if saved:
+            limit, number = (float(each) for each in saved["limit"])
+            state = replace(self._running.state, norm_limit=limit, round=int(number))
+            optimizer, aggregator = part_of("optimizer", saved), part_of("aggregator", saved)
+            self._running.state = replace(state, optimizer=optimizer, aggregator=aggregator)
+
+    def saved(self) -> Arrays:
+        """What a new process needs to go on from here, beside the model."""
+        state = self.server.state
+        saved = {f"optimizer.{name}": array for name, array in state.optimizer.items()}
+        saved |= {f"aggregator.{name}": array for name, array in state.aggregator.items()}
+        return saved | {"limit": np.array([state.norm_limit, state.round], np.float64)}
+
+    def open_round(self, clients: Iterable[int]) -> None:
+        self.server.open_round(clients)
+        late = self._validation.needs_whole_round or not isinstance(self._method.aggregator, Mean)
+        self._exact = ExactMean(self.model.exact, held=late)
+
+    def receive(self, client: int, payload: Payload, beside: Beside, examples: float) -> str:
+        """Take a reply into the round; why it was refused, or nothing."""
+        exact = {**self.model.exact, **beside.arrays}
+        try:
+            payload = _tied(payload, beside.ties)
+            self._exact.check(exact)
+            payload = replace(payload, buffers=statistics_of(exact))
+        except WireError as error:
+            return str(error)
+        verdict = self.server.receive_payload(client, payload, examples)  # type: ignore[arg-type]
+        if verdict.taken:
+            self._exact.add(client, exact, examples if self._method.traits.weighs_by_examples else 1.0)
+        return verdict.reason
+
+    def receive_plain(self, client: int, record: Record, examples: float) -> str:
+        """`receive` for a client that sends its arrays plain."""
+        vector = to_vector(record, self.model.layout) - self.model.vector
+        exact = {name: record[name] for name in self.model.named_spec.exact}
+        return self.receive(client, Payload.full(self.model.layout, vector), Beside(exact), examples)
+
+    def close_round(self) -> tuple[RoundOutcome, dict[int, float], dict[str, Serialized] | None]:
+        """What became of the round, by how much each client's reply counted, and the next model, if there is one."""
+        server = self.server
+        outcome = server.close_round()
+        shares = {client: last.share for client, last in server.state.counted.items() if last.round == outcome.round}
+        if not outcome.counted:
+            return outcome, shares, None
+        model = server.state.model
+        exact = self._exact.close(outcome.shares, model.buffers)
+        return outcome, shares, NamedModel(self.model.layout, self.model.spec, exact, built=model.vector).arrays()
+
+
+def _tied(payload: Payload, ties: Ties) -> Payload:
+    """An update in which tied arrays move together."""
+    if not ties:
+        return payload
+    vector, spans = payload.dense(), {tensor.name: tensor.span for tensor in payload.layout.tensors}
+    for name, other in ties:
+        vector[spans[name]] = vector[spans[other]]
+    return Payload.full(payload.layout, vector)
