@@ -41,11 +41,11 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.ready-run: pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP) -e '.[torch]'
+	$(PIP) -e '.[lab]'
 	@touch $@
 
 $(VENV)/.ready-dev: pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP) -e '.[torch,flower,dev]'
+	$(PIP) -e '.[lab,flower,dev]'
 	@touch $@ $(VENV)/.ready-run
 
 clean:

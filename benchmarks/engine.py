@@ -50,7 +50,7 @@ def engine(spec: RunSpec, workers: int) -> float:
     """Seconds from the first to the last round: training, compression, messages, states on disk and checkpoints."""
     marks: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
-        run(spec, Path(folder) / "run", workers=workers, watch=lambda record: marks.append(time.perf_counter()))
+        run(spec, Path(folder) / "run", workers=workers, callbacks=[lambda record: marks.append(time.perf_counter())])
     return marks[-1] - marks[0]
 
 

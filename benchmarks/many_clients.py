@@ -17,7 +17,7 @@ clients, marks = int(sys.argv[1]), []
 few = {"fraction": 10 / clients, "rounds": 12, "test_limit": 1000, "training": {"steps": 5}}
 spec = RunSpec(dataset="mnist", partition="iid", clients=clients, **few)
 with tempfile.TemporaryDirectory() as folder:
-    run(spec, Path(folder) / "run", watch=lambda record: marks.append(time.perf_counter()))
+    run(spec, Path(folder) / "run", callbacks=[lambda record: marks.append(time.perf_counter())])
 gaps = [b - a for a, b in zip(marks[1:], marks[2:])]
 print(json.dumps([gaps, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20]))
 """

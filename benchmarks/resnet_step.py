@@ -17,8 +17,8 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from fedsparq.lab.tasks.devices import prepare_process
-from fedsparq.lab.tasks.flat_model import FlatModel
 from fedsparq.lab.tasks.networks import ResNet18
+from fedsparq.lab.tasks.training import FlatModel
 
 WAYS = ("plain", "freed memory kept", "freed memory kept, channels last", "freed memory kept, batches of 128")
 STEPS = 20

@@ -19,8 +19,7 @@ from torch import nn
 
 from fedsparq.errors import DataError
 from fedsparq.lab.tasks import Dataset, Training, load, models
-from fedsparq.lab.tasks.flat_model import FlatModel
-from fedsparq.lab.tasks.training import train
+from fedsparq.lab.tasks.training import FlatModel, train
 from fedsparq.rules import Proximal
 
 CASES = (("mnist", "mlp"), ("fashion-mnist", "lenet5"))

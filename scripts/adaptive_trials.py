@@ -18,8 +18,8 @@ from fedsparq.compress.adaptive import EqualSlope, FixedSteps, StochasticLevels
 from fedsparq.compress.budget import ByteBudget
 from fedsparq.compress.feedback import sum_of
 from fedsparq.federate.model import Model
-from fedsparq.lab.specs.schedule import chosen_clients
-from fedsparq.lab.tasks.settings import Training
+from fedsparq.lab.settings import Training
+from fedsparq.lab.specs.run import chosen_clients
 from fedsparq.lab.tasks.supervised import Supervised
 from fedsparq.layout import Layout, Vector
 from fedsparq.optimize import Momentum

@@ -29,9 +29,8 @@ from fedsparq.federate.model import Model
 from fedsparq.federate.rounds import Delivery, Traffic, play_round
 from fedsparq.federate.server import Server
 from fedsparq.federate.store import MemoryStore
-from fedsparq.lab.engines.engine import Asked, Engine
+from fedsparq.lab.engines.engine import Asked, Engine, build_task
 from fedsparq.lab.engines.faults import FaultyEngine
-from fedsparq.lab.engines.worker import build_task
 from fedsparq.lab.report.palette import LINES, looks
 from fedsparq.lab.specs import RunSpec, load_compare, locate
 from fedsparq.lab.tasks import Task

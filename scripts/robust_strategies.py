@@ -26,7 +26,7 @@ from flwr.serverapp.strategy import FedAvg, FedMedian, FedTrimmedAvg, Krum, Stra
 
 from fedsparq import Model
 from fedsparq.flower import Compressed, FedSparQ, compress
-from fedsparq.lab.engines.worker import build_task
+from fedsparq.lab.engines.engine import build_task
 from fedsparq.lab.specs import RunSpec
 from fedsparq.lab.tasks import Task
 

@@ -10,7 +10,7 @@ import numpy as np
 
 import fedsparq
 from fedsparq.federate.model import Model
-from fedsparq.lab.tasks.settings import Training
+from fedsparq.lab.settings import Training
 from fedsparq.lab.tasks.supervised import Supervised
 from fedsparq.layout import Vector
 

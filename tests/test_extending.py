@@ -62,7 +62,7 @@ def play(out: str, stop_after: int = 0, **settings: Any) -> dict[str, Any]:
 
     engine = settings.pop("engine_maker", None)
     workers, resume = settings.pop("workers", 1), settings.pop("resume", False)
-    run(RunSpec(**SMALL | settings), Path(out), workers=workers, resume=resume, watch=watch, engine=engine)
+    run(RunSpec(**SMALL | settings), Path(out), workers=workers, resume=resume, callbacks=[watch], engine=engine)
     return load_file(Path(out) / "model.safetensors")
 
 

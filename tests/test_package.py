@@ -31,7 +31,10 @@ print(fedsparq.__version__)
 """
 SMOKE = {
     "": CORE,
-    "torch": CORE + "print(fedsparq.run('fedsparq-adaptive', rounds=1, train_limit=200, test_limit=50))",
+    "cli": CORE + "import fedsparq.cli.app",
+    "lab": CORE + "print(fedsparq.run('fedsparq-adaptive', rounds=1, train_limit=200, test_limit=50))",
+    "torch": CORE + "import fedsparq.lab.experiments.run",
+    "secure": CORE + "import fedsparq.secure",
     "flower": CORE + "from fedsparq.flower import Compressed, FedSparQ, compress; print(FedSparQ('fedsparq-adaptive'))",
     "fuzz": CORE + "import atheris",
     "privacy": CORE + "from fedsparq.privacy.poisson import poisson_epsilon as e; assert e(1e-3, 1.0, 0.1, 50) < 3.33",
@@ -105,7 +108,9 @@ def test_it_installs_and_works(version: str, extra: str, built: tuple[Path, Path
     call(pythons()[version], "-m", "venv", tmp_path / "venv")
     python = tmp_path / "venv" / "bin" / "python"
     pip = [python, "-m", "pip", "--disable-pip-version-check", "install", "-q", "-c", ROOT / "constraints.txt"]
-    if extra == "torch" and version != OURS:  # off our own Python an index may only have torch with gigabytes of CUDA
+    if (
+        extra in ("lab", "torch") and version != OURS
+    ):  # off our own Python an index may only have torch with gigabytes of CUDA
         call(*pip, "--dry-run", wanted)
         return
     call(*pip, wanted)
@@ -113,11 +118,13 @@ def test_it_installs_and_works(version: str, extra: str, built: tuple[Path, Path
     assert code, f"say in SMOKE how to try the extra {extra!r}"
     assert call(python, "-W", "error::SyntaxWarning", "-c", code, cwd=tmp_path).startswith(PROJECT["version"])
     command = tmp_path / "venv" / "bin" / "fedsparq"
-    assert "fedsparq-adaptive" in call(command, "methods")
-    if not extra:
-        done = subprocess.run([command, "run"], capture_output=True, text=True)
-        assert done.returncode == 2
-        assert "this command needs torch: pip install 'fedsparq[torch]'" in done.stderr
+    if extra in ("cli", "lab", "torch"):
+        assert "fedsparq-adaptive" in call(command, "methods")
+    for bare, sentence in {"": "needs click: pip install 'fedsparq[cli]'", "cli": "'fedsparq[lab]'"}.items():
+        if extra == bare:
+            done = subprocess.run([command, "run"], capture_output=True, text=True)
+            assert done.returncode == 2
+            assert sentence in done.stderr
 
 
 def test_its_types_are_found(built: tuple[Path, Path], tmp_path: Path) -> None:

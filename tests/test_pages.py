@@ -124,7 +124,7 @@ def call(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
 def run_here(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """A short form of a command of fedsparq's, in this process."""
     monkeypatch.setattr(sys, "argv", [*words, *SHORT.get(words[1], [])])
-    monkeypatch.setattr("fedsparq.cli.commands.conclude", _no_report)
+    monkeypatch.setattr("fedsparq.cli.experiments.conclude", _no_report)
     with pytest.raises(SystemExit) as ended:
         cli.main()
     assert not ended.value.code, words

@@ -59,7 +59,7 @@ def test_help_takes_half_a_second_of_work() -> None:
         (["run", "--dataset", "mnits"], "unknown data set 'mnits'"),
         (["run", "--model", "transformer"], "unknown model 'transformer'"),
         (["run", "--partition", "dirichelt"], "dirichelt"),
-        (["run", "--track", "tensorbord"], "there is no tracker 'tensorbord'; there is tensorboard"),
+        (["run", "--track", "tensorbord"], "did you mean 'tensorboard'?"),
         (["compare", "quikstart"], "quickstart"),
     ],
 )

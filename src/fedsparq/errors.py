@@ -1,5 +1,8 @@
 """Every error a user can meet. Each message says what was wrong and what would be right."""
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+
 
 class FedSparQError(Exception):
     """The root of all FedSparQ errors."""
@@ -35,3 +38,9 @@ class RunError(FedSparQError):
 
 class MissingExtraError(FedSparQError, ImportError):
     """A feature whose optional dependency is not installed."""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return the question for an unknown name that is close to a known one, with a space behind it; else nothing."""
+    meant = get_close_matches(name, known, n=1) if len(name) < 100 else []
+    return f"did you mean {meant[0]!r}? " if meant else ""

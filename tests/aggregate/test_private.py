@@ -152,7 +152,7 @@ def test_with_poisson_sampling_an_audit_finds_no_more_than_its_smaller_promise()
     pytest.importorskip("dp_accounting", reason="the extra `privacy`")
     from scipy.stats import beta
 
-    from fedsparq.lab.specs.schedule import poisson_clients
+    from fedsparq.lab.specs.run import poisson_clients
     from fedsparq.privacy import epsilon_of, poisson_epsilon
 
     small, noise, rate, delta, tries = Layout.of({"w": (2,)}), 0.5, 0.3, 1e-3, 4000

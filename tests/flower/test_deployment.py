@@ -17,7 +17,7 @@ pytest.importorskip("flwr")
 
 from fedsparq import DiskStore, decode
 from fedsparq.federate.messages import Reply
-from fedsparq.lab.engines.worker import build_task
+from fedsparq.lab.engines.engine import build_task
 from fedsparq.lab.specs import RunSpec
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "deploy"))

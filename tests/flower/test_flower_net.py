@@ -228,10 +228,9 @@ def test_a_state_that_does_not_fit_its_method_is_left_aside(tmp_path):
 
 
 def test_a_stream_of_a_large_file_is_no_request_of_a_secure_sum(tmp_path):
+    from click.testing import CliRunner
     from safetensors.numpy import save_file
-    from typer.testing import CliRunner
 
-    from fedsparq.cli import files  # noqa: F401  (joins the application)
     from fedsparq.cli.app import app as command
     from fedsparq.federate.masked import is_masked
 

@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 
 from fedsparq import Model
 from fedsparq.flower import FedSparQ, compress
-from fedsparq.lab.engines.worker import build_task
+from fedsparq.lab.engines.engine import build_task
 from fedsparq.lab.experiments.run import run
 from fedsparq.lab.specs import RunSpec
 from inprocess_grid import InProcessGrid

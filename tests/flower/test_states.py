@@ -7,13 +7,12 @@ import threading
 from types import SimpleNamespace
 
 import pytest
+from click.testing import CliRunner
 from flwr.serverapp.strategy import FedAvg
 from toy import client_app, model
-from typer.testing import CliRunner
 
 from fedsparq import DiskStore
 from fedsparq.cli.app import app
-from fedsparq.cli.states import states  # noqa: F401  (joins the application)
 from fedsparq.errors import OptionError, RunError
 from fedsparq.flower import Compressed, compress
 from inprocess_grid import InProcessGrid
@@ -60,7 +59,7 @@ def test_a_node_that_comes_while_its_state_is_removed_starts_anew_and_loses_no_l
         waiters.append(waiting)
 
     waiters: list[threading.Thread] = []
-    monkeypatch.setattr("fedsparq.cli.states.shutil", SimpleNamespace(rmtree=slowly))
+    monkeypatch.setattr("fedsparq.cli.lists.shutil", SimpleNamespace(rmtree=slowly))
     CliRunner().invoke(app, ["states", "--folder", str(tmp_path), "--remove", "federation-f"], catch_exceptions=False)
     waiters[0].join(10)
     assert entered == [True]

@@ -10,10 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 import fedsparq
 from fedsparq import cli
-from fedsparq.cli import overrides
+from fedsparq.cli.app import COMMANDS
+from fedsparq.cli.settings import PARTS, setting_options
 from fedsparq.lab.specs import RunSpec
 from fedsparq.lab.specs.run import PRIVACY, TRAINING
 
@@ -75,8 +77,11 @@ def test_run_takes_options_of_the_method(tmp_path: Path, monkeypatch: pytest.Mon
         (["run", "--seed", str(2**64)], "seed: input should be less than 18446744073709551616"),
         (["run", "--rounds", "1", "--out", "file"], "file cannot hold results: File exists; choose another --out"),
         (["run", "--rounds", "1", "--out", "file/below"], "file/below cannot hold results: Not a directory"),
-        (["compare", "methdo.toml"], "methdo.toml: methdo: there is no such key; did you mean methods? there is name"),
-        (["compare", "row.toml"], "methods.0.optoins: there is no such key; did you mean options? there is name, opt"),
+        (
+            ["compare", "methdo.toml"],
+            "methdo.toml: methdo: there is no such key; did you mean 'methods'? there is name",
+        ),
+        (["compare", "row.toml"], "methods.0.optoins: there is no such key; did you mean 'options'? there is "),
         (["compare", "true.toml"], "true.toml: rounds: input should be a valid integer, got True"),
         (["run", "run.toml"], "run.toml: rounds: input should be a valid integer, got True"),
     ],
@@ -182,18 +187,116 @@ def test_lost_client_states_are_said_on_screen(
 
 
 def test_every_setting_is_on_the_command_line_or_for_files_alone() -> None:
-    files_alone = {"shards_per_client", "client_budgets", "acknowledge", "note", "variant", "server", "faults"}
-    options = {"options", *(f"{name}_options" for name in overrides._OPTIONS if name != "method")}
-    ours = {*RunSpec.model_fields} - files_alone - options - {"training", "privacy"}
-    assert ours == {*overrides._OVERRIDES} - {*TRAINING, *PRIVACY}
-    assert options < {*RunSpec.model_fields}
+    files_alone = {"client_budgets", "acknowledge", "note", "variant", "server", "faults", "training", "privacy"}
+    parts = {f"{part}_option" for part in PARTS}
+    names = {str(option.name) for option in setting_options()}
+    assert parts < names
+    assert names - parts - {*TRAINING, *PRIVACY} == {*RunSpec.model_fields} - files_alone - {
+        "options",
+        *(f"{part}_options" for part in PARTS),
+    }
+    assert {*TRAINING, *PRIVACY} < names
+
+
+@pytest.mark.parametrize("name", ["", *(name for _, names in COMMANDS.values() for name in names)])
+def test_help_fits_a_terminal(name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(monkeypatch, *filter(None, [name]), "--help") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 60
+    assert max(map(len, lines)) <= 80
+    assert not any(line.endswith("-") for line in lines)
+    if "--help-all" in "".join(lines):
+        assert call(monkeypatch, name, "--help-all") == 0
+        assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
+
+
+def test_a_setting_of_a_file_can_be_switched_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = tmp_path / "spec.toml"
+    spec.write_text("train_limit = 300\ntest_limit = 100\nrounds = 1\n[privacy]\nsecure_sums = true\n")
+    words = ["run", str(spec), "--method", "fedavg", "--no-secure-sums", "--out", str(tmp_path / "out")]
+    assert call(monkeypatch, *words) == 0
+    assert "secure_sums = false" in (tmp_path / "out" / "spec.toml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["rnu"], "did you mean 'run'?"),
+        (["run", "--methdo", "fedavg"], "--method"),
+        (["run", "quickstart"], "fedsparq compare quickstart"),
+        (["run", "many.toml"], "fedsparq compare many.toml"),
+        (["run", "--method", "fedsparc"], "did you mean 'fedsparq'?"),
+        (["methods", "fedsparc"], "did you mean 'fedsparq'?"),
+        (["run", "--dataset", "mnits"], "did you mean 'mnist'?"),
+        (["run", "--model", "lenet"], "did you mean 'lenet5'?"),
+        (["compare", "quikstart"], "did you mean 'quickstart'?"),
+    ],
+)
+def test_what_was_meant(
+    words: list[str],
+    expected: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "many.toml").write_text('methods = ["fedavg"]\n')
+    assert call(monkeypatch, *words) == 2
+    assert expected in capsys.readouterr().err
+
+
+def test_a_method_is_described(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(monkeypatch, "methods", "fedsparq") == 0
+    shown = capsys.readouterr().out
+    assert all(word in shown for word in ("multiplier", "beta", "0.9"))
+    for name in fedsparq.METHODS:
+        assert call(monkeypatch, "methods", name) == 0
+
+
+def test_inspect_shows_every_file_of_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = ["--train-limit", "300", "--test-limit", "100", "--rounds", "1", "--out", str(tmp_path / "run")]
+    assert call(monkeypatch, "run", *small) == 0
+    (client, *_) = sorted((tmp_path / "run" / "state").glob("clients/client-0/*.safetensors"))
+    for path, word in {
+        tmp_path / "run" / "model.safetensors": "128 x 784",
+        tmp_path / "run" / "state" / "server.safetensors": "version",
+        client: "feedback.residual",
+    }.items():
+        capsys.readouterr()
+        assert call(monkeypatch, "inspect", str(path)) == 0
+        assert word in capsys.readouterr().out
+    client.write_bytes(client.read_bytes()[:-1] + b"?")
+    assert call(monkeypatch, "inspect", str(client)) == 2
+    assert str(client) in capsys.readouterr().err
+
+
+def test_inspect_shows_a_stream_and_its_residual(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    update = {"a\x1b[2J": np.random.default_rng(0).normal(size=(4, 50)).astype(np.float32)}
+    save_file(update, tmp_path / "update.safetensors")
+    monkeypatch.chdir(tmp_path)
+    assert call(monkeypatch, "compress", "update.safetensors", "--residual", "residual", "-o", "message") == 0
+    for name, word in {"message": "of 200 coordinates", "residual": "origin", "update.safetensors": "F32"}.items():
+        capsys.readouterr()
+        assert call(monkeypatch, "inspect", name) == 0
+        shown = capsys.readouterr().out
+        assert word in shown
+        assert "4 x 50" in shown
+        assert "\x1b[2J" not in shown
+    blob = bytearray((tmp_path / "message").read_bytes())
+    blob[-9] ^= 1
+    (tmp_path / "message").write_bytes(blob)
+    assert call(monkeypatch, "inspect", "message") == 2
 
 
 def test_catalogues(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert call(monkeypatch, "methods") == 0
     assert call(monkeypatch, "datasets") == 0
     shown = capsys.readouterr().out
-    assert all(word in shown for word in ("fedsparq", "beta=0.9", "mnist-mini", "embedded"))
+    assert all(word in shown for word in ("fedsparq", "stc", "mnist-mini", "embedded"))
 
 
 def test_import_is_light() -> None:
@@ -202,20 +305,54 @@ def test_import_is_light() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_missing_extra_is_named(tmp_path: Path) -> None:
-    """With torch hidden, the command says what to install."""
+@pytest.mark.parametrize(
+    ("missing", "words", "extra"),
+    [
+        ("torch", ["run"], "lab"),
+        ("pandas", ["report", "x"], "lab"),
+        ("click", [], "cli"),
+        ("rich", ["methods"], "cli"),
+    ],
+)
+def test_missing_extra_is_named(missing: str, words: list[str], extra: str, tmp_path: Path) -> None:
+    """With a library hidden, the command says what to install."""
     (tmp_path / "sitecustomize.py").write_text(
         "import sys\n"
         "class Hide:\n"
         "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name.split('.')[0] == 'torch':\n"
+        f"        if name.split('.')[0] == {missing!r}:\n"
         "            raise ModuleNotFoundError(f'No module named {name!r}', name=name)\n"
         "sys.meta_path.insert(0, Hide())\n"
     )
-    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    paths = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
     done = subprocess.run(
-        [sys.executable, "-m", "fedsparq", "run"], capture_output=True, text=True, env=environment, check=False
+        [sys.executable, "-m", "fedsparq", *words],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": paths},
+        check=False,
     )
     assert done.returncode == 2
-    assert "pip install 'fedsparq[torch]'" in done.stderr
+    assert f"needs {missing}: pip install 'fedsparq[{extra}]'" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {"fedsparq": "[" * 100_000},
+        {"fedsparq": "{}"},
+        {"fedsparq-residual": "[1]"},
+        {"fedsparq-residual": '["[]"]'},
+        {f"k{number}": "\x1b[2J" * 1000 for number in range(1000)},
+    ],
+)
+def test_inspect_of_a_foreign_file_is_short_or_a_sentence(
+    metadata: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_file({"a": np.zeros(3, np.float32)}, tmp_path / "file", metadata)
+    code = call(monkeypatch, "inspect", str(tmp_path / "file"))
+    said = capsys.readouterr()
+    assert code == 0 or said.err.startswith("fedsparq: ")
+    assert "\x1b" not in said.out + said.err
+    assert len(said.out) + len(said.err) < 20_000

@@ -92,7 +92,7 @@ def test_an_interrupted_comparison_says_how_to_go_on(tmp_path: Path) -> None:
 
 _COMMAND = """
 import sys, time, numba
-import fedsparq.cli.entry as entry
+import fedsparq.cli.app as entry
 from fedsparq.cli import main
 
 def swallow():

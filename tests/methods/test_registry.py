@@ -103,7 +103,7 @@ def test_bad_name_is_refused(name: str) -> None:
 
 
 def test_unknown_name_is_refused_with_those_there_are() -> None:
-    with pytest.raises(OptionError, match=r"no method 'fedsparc'; there is .*fedsparq.*package\.module:function"):
+    with pytest.raises(OptionError, match=r"no method 'fedsparc'; did you mean 'fedsparq'.*package\.module:function"):
         method("fedsparc")
 
 

@@ -9,7 +9,7 @@ from rich.console import Console
 
 import fedsparq
 from fedsparq import Buffers, Layout, Payload, WireError
-from fedsparq.cli.inspection import inspect_file, render
+from fedsparq.cli.files import inspect_file, render
 from fedsparq.wire.inspect import inspect
 
 LAYOUT = Layout.of({"conv.weight": (60, 50), "none": (0,), "bias": (60,), "bn.running_mean": np.zeros(60, np.float32)})

@@ -8,12 +8,17 @@ from fedsparq.cli.interrupt import Interrupts
 
 
 def main() -> None:
-    """Entry point. From here on an interrupt is answered; everything else is imported after that."""
+    """Run the command. Interrupts are answered from here on; everything else is imported after that."""
     with Interrupts(sys.argv) as interrupts:
         try:
-            from fedsparq.cli.entry import call
+            from fedsparq.cli.app import call
 
             call()
+        except ModuleNotFoundError as error:
+            if error.name not in ("click", "rich"):
+                raise
+            print(f"fedsparq: the command needs {error.name}: pip install 'fedsparq[cli]'", file=sys.stderr)
+            sys.exit(2)
         except BaseException:
             if interrupts.seen:
                 interrupts.leave()

@@ -33,7 +33,7 @@ def following(console: Console, runs: int = 1, rounds: int = 0) -> Iterator[Call
     """Gives each of so many runs, which have so many rounds in all, a callback that shows what it does."""
     overall = Overall(runs, rounds)
     if not console.is_terminal:
-        yield lambda spec: _Plain(console, spec, overall)
+        yield lambda spec: _Lines(console, spec, overall)
         return
     with Progress(*_COLUMNS, console=console, expand=True) as progress:
         whole = progress.add_task(f"{runs} runs", total=rounds, accuracy="", sent="", left="") if runs > 1 else None
@@ -68,8 +68,8 @@ def human_time(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 90 * 60 else f"{seconds / 3600:.1f} h"
 
 
-class _Shown(Callback):
-    """What one run has sent and reached."""
+class _Lines(Callback):
+    """What one run has sent and reached, as a line when it ends."""
 
     def __init__(self, console: Console, spec: RunSpec, overall: Overall) -> None:
         self._console, self._spec, self._overall = console, spec, overall
@@ -123,11 +123,7 @@ class _Shown(Callback):
         self._console.print(text, soft_wrap=True, highlight=False, markup=False)
 
 
-class _Plain(_Shown):
-    """Lines, one for each run that ended."""
-
-
-class _Live(_Shown):
+class _Live(_Lines):
     """A line for each run under way, and one for all of them; what has ended moves up as a plain line."""
 
     def __init__(self, progress: Progress, spec: RunSpec, overall: Overall, whole: TaskID | None) -> None:

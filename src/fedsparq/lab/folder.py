@@ -26,8 +26,8 @@ from fedsparq.errors import FedSparQError, RunError
 from fedsparq.federate.model import Model
 from fedsparq.federate.store import DiskStore
 from fedsparq.lab.records import ClassCounts, Round, Run, RunInfo
+from fedsparq.lab.settings import slug
 from fedsparq.lab.specs import RunSpec, read_spec
-from fedsparq.lab.tasks.tables import slug
 from fedsparq.layout import Layout
 
 MAX_RETAINED_BYTES = 16_000_000

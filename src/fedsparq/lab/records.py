@@ -10,7 +10,6 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, TypeAdapter
 
-_EPSILON = 1e-8
 _Measure = Annotated[float, BeforeValidator(lambda value: math.nan if value is None else value)]
 """In JSON, what is not a finite number is null."""
 _Finite = Annotated[float, Field(allow_inf_nan=False)]
@@ -102,14 +101,6 @@ class Run(RunInfo):
     def loss(self) -> float:
         return self.rounds[-1].loss
 
-    @property
-    def robust1(self) -> float:
-        return self.accuracy - self.loss
-
-    @property
-    def robust2(self) -> float:
-        return self.accuracy / (self.loss + _EPSILON)
-
     @cached_property
     def upload_bytes(self) -> float:
         return math.fsum(r.upload_bytes for r in self.rounds)
@@ -125,17 +116,3 @@ class Run(RunInfo):
     @cached_property
     def kept(self) -> float:
         return math.fsum(r.kept for r in self.rounds) / len(self.rounds)
-
-    def bytes_to_reach(self, accuracy: float) -> float:
-        """Return the bytes that a client had sent when the test accuracy was first reached; NaN if it never was."""
-        sent = 0.0
-        for record in self.rounds:
-            sent += record.upload_bytes
-            if record.accuracy >= accuracy:
-                return sent
-        return math.nan
-
-    @property
-    def is_variant(self) -> bool:
-        """FedSparQ with at least one option away from its default."""
-        return self.method == "fedsparq" and self.label != self.method

@@ -24,7 +24,7 @@ from fedsparq.aggregate import (
     TrimmedMean,
     clipped_mean,
 )
-from fedsparq.errors import FedSparQError, OptionError, UnknownMethodError
+from fedsparq.errors import FedSparQError, OptionError, UnknownMethodError, did_you_mean
 from fedsparq.imports import load_function
 from fedsparq.method import Identity, Method
 from fedsparq.optimize import Adam, Momentum, SparseStep, Step, Yogi
@@ -208,8 +208,11 @@ def _installed() -> Mapping[str, Any]:
 def _load_installed(name: str) -> Recipe:
     installed = _installed()
     if name not in installed:
-        known = ", ".join({**METHODS, **installed})
-        raise OptionError(f"there is no method {name!r}; there is {known}, or give package.module:function")
+        known = {**METHODS, **installed}
+        raise OptionError(
+            f"there is no method {name!r}; {did_you_mean(name, known)}there is {', '.join(known)}, "
+            "or give package.module:function"
+        )
     point = installed[name]
     try:
         recipe: Recipe = point.load()

@@ -5,8 +5,15 @@ both secrets with the neighbours, so that the sum survives clients that drop out
 be honest but curious: see docs/PRIVACY.md for what that promises and what it does not.
 """
 
-from fedsparq.secure.client import Member
-from fedsparq.secure.server import SecureSum
-from fedsparq.secure.terms import Terms
+from fedsparq.errors import MissingExtraError
+
+try:
+    from fedsparq.secure.client import Member
+    from fedsparq.secure.server import SecureSum
+    from fedsparq.secure.terms import Terms
+except ModuleNotFoundError as error:
+    if (error.name or "").partition(".")[0] != "cryptography":
+        raise
+    raise MissingExtraError("secure aggregation needs cryptography: pip install 'fedsparq[secure]'") from None
 
 __all__ = ["Member", "SecureSum", "Terms"]

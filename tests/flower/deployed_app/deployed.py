@@ -13,7 +13,7 @@ from flwr.serverapp.strategy import FedAvg
 
 from fedsparq import Model
 from fedsparq.flower import Compressed, compress
-from fedsparq.lab.engines.worker import build_task
+from fedsparq.lab.engines.engine import build_task
 from fedsparq.lab.specs import RunSpec
 from fedsparq.layout import Layout
 

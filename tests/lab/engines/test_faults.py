@@ -268,7 +268,7 @@ def test_run_under_every_fault_is_the_same_in_any_way_it_is_run(tmp_path: Path, 
             raise StopError
 
     with pytest.raises(StopError):
-        run(spec, tmp_path / "stopped", watch=watch, checkpoint_every=every)
+        run(spec, tmp_path / "stopped", callbacks=[watch], checkpoint_every=every)
     run(spec, tmp_path / "stopped", resume=True)
     expected = lines(tmp_path / "whole")
     found = lines(tmp_path / "stopped")

@@ -11,9 +11,8 @@ import pytest
 
 from fedsparq.errors import RunError
 from fedsparq.federate.server import Server
-from fedsparq.lab.engines.engine import Asked
+from fedsparq.lab.engines.engine import Asked, build_task
 from fedsparq.lab.engines.local import LocalEngine
-from fedsparq.lab.engines.worker import build_task
 from fedsparq.lab.specs import RunSpec
 
 SPEC = RunSpec(train_limit=300, test_limit=100, rounds=1)

@@ -21,9 +21,9 @@ from fedsparq import Model
 from fedsparq.federate.messages import Reply
 from fedsparq.flower import FedSparQ, compress
 from fedsparq.flower.wrapped import unwrap
+from fedsparq.lab.engines.engine import build_task
 from fedsparq.lab.engines.flower import FlowerSimulation, GridEngine, client_app
 from fedsparq.lab.engines.local import LocalEngine
-from fedsparq.lab.engines.worker import build_task
 from fedsparq.lab.experiments.run import run
 from fedsparq.lab.specs import RunSpec
 from fedsparq.lab.tasks.supervised import Supervised

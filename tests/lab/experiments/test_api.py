@@ -56,7 +56,7 @@ def test_a_finished_run_is_read_and_rounds_are_added(tmp_path: Path) -> None:
 
 
 def test_mistakes_are_errors_that_say_what_is_right() -> None:
-    with pytest.raises(OptionError, match="clinets: there is no such key; did you mean clients"):
+    with pytest.raises(OptionError, match="clinets: there is no such key; did you mean 'clients'"):
         fedsparq.run("fedsparq", clinets=3)
     with pytest.raises(OptionError, match="unknown model"):
         fedsparq.run("fedsparq", model="transformer")

@@ -87,7 +87,7 @@ def test_noised_sums_of_a_first_round_that_crashed_are_paid_for(tmp_path: Path) 
 
 def coordinates(folder: Path) -> int:
     """How many coordinates a round of `fedsparq-private` has, a public number."""
-    from fedsparq.lab.engines.worker import build_task
+    from fedsparq.lab.engines.engine import build_task
     from fedsparq.lab.specs import RunSpec, check
 
     spec = check(RunSpec, {"method": "fedsparq-private", "clients": 4, "train_limit": 80, "privacy": {"epsilon": 8.0}})

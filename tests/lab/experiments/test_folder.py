@@ -138,7 +138,7 @@ def test_a_finished_run_made_with_another_default_is_not_taken_for_this_one(tmp_
 def test_rounds_are_added_to_an_unfinished_run(tmp_path: Path) -> None:
     run(spec(), tmp_path / "whole")
     with pytest.raises(StopError):
-        run(spec(rounds=100), tmp_path / "other", watch=stopping_after(2))
+        run(spec(rounds=100), tmp_path / "other", callbacks=[stopping_after(2)])
     run(spec(), tmp_path / "other", resume=True)
     assert lines(tmp_path / "other") == lines(tmp_path / "whole")
 
@@ -174,7 +174,7 @@ class Listening(Callback):
 @pytest.mark.parametrize("damage", ["deleted", "damaged", "older"])
 def test_lost_client_states_are_said(tmp_path: Path, damage: str) -> None:
     with pytest.raises(StopError):
-        run(spec(), tmp_path, watch=stopping_after(2))
+        run(spec(), tmp_path, callbacks=[stopping_after(2)])
     states = sorted((tmp_path / "state" / "clients" / "client-1").iterdir())
     if damage == "deleted":
         shutil.rmtree(states[0].parent)
@@ -193,7 +193,7 @@ def test_lost_client_states_are_said(tmp_path: Path, damage: str) -> None:
 
 def test_undisturbed_runs_say_nothing_of_states(tmp_path: Path) -> None:
     with pytest.raises(StopError):
-        run(spec(), tmp_path, watch=stopping_after(2))
+        run(spec(), tmp_path, callbacks=[stopping_after(2)])
     heard = Listening()
     assert "lost_states" not in run(spec(), tmp_path, resume=True, callbacks=[heard])
     assert heard.warnings == []

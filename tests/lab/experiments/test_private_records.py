@@ -10,7 +10,7 @@ import pytest
 from fedsparq.errors import OptionError
 from fedsparq.federate.messages import Reply
 from fedsparq.federate.store import DiskStore
-from fedsparq.lab.engines.worker import build_task
+from fedsparq.lab.engines.engine import build_task
 from fedsparq.lab.experiments.run import run
 from fedsparq.lab.specs import RunSpec, check
 from fedsparq.privacy import epsilon_of, noise_for

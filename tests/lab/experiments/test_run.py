@@ -21,9 +21,8 @@ from fedsparq import METHODS
 from fedsparq.errors import RunError
 from fedsparq.federate.messages import REPLY_OVERHEAD
 from fedsparq.federate.rounds import Delivery
-from fedsparq.lab.engines.engine import Asked
+from fedsparq.lab.engines.engine import Asked, build_task
 from fedsparq.lab.engines.local import LocalEngine
-from fedsparq.lab.engines.worker import build_task
 from fedsparq.lab.experiments.callbacks import Callback
 from fedsparq.lab.experiments.run import run
 from fedsparq.lab.experiments.setup import participations
@@ -70,7 +69,7 @@ def test_interrupted_run_goes_on_to_the_same_result(tmp_path: Path, changes: dic
 
         every = 2 if stop == 3 else 1
         with pytest.raises(StopError):
-            run(spec(**changes), folder, watch=watch, checkpoint_every=every)
+            run(spec(**changes), folder, callbacks=[watch], checkpoint_every=every)
         with pytest.raises(RunError, match="--resume"):
             run(spec(**changes), folder)
         resumed = run(spec(**changes), folder, resume=True)

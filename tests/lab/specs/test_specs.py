@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from fedsparq.errors import OptionError
+from fedsparq.lab.settings import merge, slug
 from fedsparq.lab.specs import RunSpec, check, load_bundled, load_compare, load_run, locate
-from fedsparq.lab.tasks.tables import merge, slug
 from fedsparq.optimize import Adam
 
 

@@ -5,8 +5,7 @@ import pytest
 
 from fedsparq.errors import OptionError
 from fedsparq.lab.tasks.dataset import Dataset
-from fedsparq.lab.tasks.poison import TARGET, backdoor_test, poisoned
-from fedsparq.lab.tasks.supervised import Supervised
+from fedsparq.lab.tasks.supervised import TARGET, Supervised, backdoor_test, poisoned
 
 
 def images() -> Dataset:

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch.nn.functional import max_pool2d, relu
 
-from fedsparq.lab.tasks.pooling import pool_relu
+from fedsparq.lab.tasks.networks import pool_relu
 
 
 def values_and_gradient(function, x: torch.Tensor, weights: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

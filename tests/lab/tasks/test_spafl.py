@@ -8,7 +8,7 @@ import torch
 
 import fedsparq
 from fedsparq import OptionError, encode
-from fedsparq.lab.engines.worker import build_task
+from fedsparq.lab.engines.engine import build_task
 from fedsparq.lab.experiments.run import run
 from fedsparq.lab.specs import RunSpec, check
 from fedsparq.lab.tasks import Training

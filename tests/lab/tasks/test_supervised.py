@@ -12,9 +12,8 @@ from fedsparq.errors import DataError, OptionError
 from fedsparq.federate.model import Model
 from fedsparq.lab.tasks import Training, class_counts
 from fedsparq.lab.tasks.decode import characters
-from fedsparq.lab.tasks.flat_model import FlatModel
 from fedsparq.lab.tasks.supervised import Supervised
-from fedsparq.lab.tasks.training import crop_and_flip, draw_crops, evaluate, loss_function
+from fedsparq.lab.tasks.training import FlatModel, crop_and_flip, draw_crops, evaluate, loss_function
 
 RNG = np.random.default_rng(0)
 

@@ -10,9 +10,8 @@ import pytest
 from fedsparq.errors import OptionError
 from fedsparq.federate.model import Model
 from fedsparq.lab.tasks import Training, class_counts, load_task, train_examples
-from fedsparq.lab.tasks.flat_model import FlatModel
 from fedsparq.lab.tasks.supervised import Supervised
-from fedsparq.lab.tasks.training import train
+from fedsparq.lab.tasks.training import FlatModel, train
 from fedsparq.rules import Proximal
 
 SMALL = {"clients": 3, "partition": "dirichlet", "train_limit": 300, "test_limit": 100, "seed": 2}

@@ -6,8 +6,8 @@ from torch import nn
 from fedsparq.errors import DataError, FedSparQError, OptionError, UpdateError
 from fedsparq.lab.tasks import Training, models, training
 from fedsparq.lab.tasks.dataset import Dataset, Split
-from fedsparq.lab.tasks.flat_model import FlatModel
 from fedsparq.lab.tasks.models import Signature
+from fedsparq.lab.tasks.training import FlatModel
 from fedsparq.lab.tasks.training import evaluate as evaluate_on
 from fedsparq.layout import Buffers
 from fedsparq.rules import Proximal

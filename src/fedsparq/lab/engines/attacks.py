@@ -1,7 +1,7 @@
 """What hostile clients do: whose turn it is to lie, how, and the replies that they forge.
 
 Who is hostile, and which kind of attack it is in a round, are functions of the seed, the round and the client alone.
-`label-flip` and `backdoor` tamper with the data (tasks/poison.py), so that the reply is honest about a dishonest
+`label-flip` and `backdoor` tamper with the data (tasks/supervised.py), so that the reply is honest about a dishonest
 training; all others tamper with the reply.
 """
 
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fedsparq.federate.messages import Reply, decode_answer
 from fedsparq.federate.validation import ABSURD
 from fedsparq.lab.specs import FaultSpec
-from fedsparq.lab.tasks.poison import POISONS
+from fedsparq.lab.tasks.task import POISONS
 from fedsparq.layout import Buffers, Layout, Vector
 from fedsparq.payload import Payload
 from fedsparq.wire import decode, encode

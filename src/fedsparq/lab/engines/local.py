@@ -8,9 +8,8 @@ from pathlib import Path
 from fedsparq.errors import RunError
 from fedsparq.federate.client import Answer
 from fedsparq.federate.rounds import Delivery
-from fedsparq.lab.engines.engine import Asked, Engine
+from fedsparq.lab.engines.engine import Asked, Engine, Worker, import_homes, worker_of
 from fedsparq.lab.engines.pool import Emit, WorkerExitError, WorkerPool
-from fedsparq.lab.engines.worker import Worker, import_homes, worker_of
 from fedsparq.lab.specs import RunSpec
 from fedsparq.lab.tasks import Task
 from fedsparq.lab.tasks.devices import prepare_process

@@ -20,8 +20,7 @@ from fedsparq.lab.experiments.callbacks import Callback, Callbacks, Watch
 from fedsparq.lab.experiments.trackers import trackers
 from fedsparq.lab.folder import RunFolder
 from fedsparq.lab.records import Round
-from fedsparq.lab.specs import RunSpec, compare_of, load_compare, load_run, locate
-from fedsparq.lab.specs.files import check_names_early
+from fedsparq.lab.specs import RunSpec, check_names_early, compare_of, load_compare, load_run, locate
 from fedsparq.lab.specs.run import to_spec_table
 
 if TYPE_CHECKING:
@@ -155,4 +154,4 @@ def _folder(out: File | None) -> Iterator[Path]:
 def _need(*modules: str) -> None:
     for name in modules:
         if find_spec(name) is None:
-            raise MissingExtraError(f"this needs {name}: pip install 'fedsparq[torch]'")
+            raise MissingExtraError(f"this needs {name}: pip install 'fedsparq[lab]'")

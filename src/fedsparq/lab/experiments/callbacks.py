@@ -56,7 +56,33 @@ class Watching(Callback):
         self._watch(record)
 
 
-class Callbacks(Callback):
+class Relay(Callback):
+    """Passes on what it is told, whatever it is, by one method."""
+
+    def relay(self, hook: str, *told: Any) -> None:
+        """Pass on a call of `hook`."""
+        raise NotImplementedError
+
+    def start(self, spec: RunSpec, folder: Path, behind: Sequence[Round]) -> None:
+        self.relay("start", spec, folder, behind)
+
+    def round(self, record: Round) -> None:
+        self.relay("round", record)
+
+    def warn(self, text: str) -> None:
+        self.relay("warn", text)
+
+    def end(self, summary: Mapping[str, Any]) -> None:
+        self.relay("end", summary)
+
+    def fail(self, error: str) -> None:
+        self.relay("fail", error)
+
+    def close(self) -> None:
+        self.relay("close")
+
+
+class Callbacks(Relay):
     """Several callbacks as one."""
 
     error: Exception | None = None
@@ -65,28 +91,10 @@ class Callbacks(Callback):
     def __init__(self, callbacks: Iterable[Callback | Watch]) -> None:
         self._all = [each if isinstance(each, Callback) else Watching(each) for each in callbacks]
 
-    def start(self, spec: RunSpec, folder: Path, behind: Sequence[Round]) -> None:
-        self._tell(lambda each: each.start(spec, folder, behind))
-
-    def round(self, record: Round) -> None:
-        self._tell(lambda each: each.round(record))
-
-    def warn(self, text: str) -> None:
-        self._tell(lambda each: each.warn(text))
-
-    def end(self, summary: Mapping[str, Any]) -> None:
-        self._tell(lambda each: each.end(summary))
-
-    def fail(self, error: str) -> None:
-        self._tell(lambda each: each.fail(error))
-
-    def close(self) -> None:
-        self._tell(lambda each: each.close())
-
-    def _tell(self, tell: Callable[[Callback], None]) -> None:
+    def relay(self, hook: str, *told: Any) -> None:
         try:
             for each in self._all:
-                tell(each)
+                getattr(each, hook)(*told)
         except Exception as error:
             self.error = error
             raise

@@ -44,7 +44,7 @@ def serve(grid: Grid, context: Context) -> None:
     nodes = find_clients(grid, spec.clients)
     engine = GridEngine(grid, nodes, timeout=spec.server.deadline or _ANSWER_WITHIN)
     log(INFO, "fedsparq: %s on %s, results in %s", spec.label, spec.dataset, out)
-    run(spec, out, engine=lambda *_: engine, watch=_tell)
+    run(spec, out, engine=lambda *_: engine, callbacks=[_tell])
 
 
 @client_app.train()

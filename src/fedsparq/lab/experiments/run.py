@@ -37,17 +37,16 @@ def run(
     resume: bool = False,
     workers: int = 1,
     checkpoint_every: int = 1,
-    watch: Watch | None = None,
     callbacks: Sequence[Callback | Watch] = (),
     engine: MakeEngine | None = None,
 ) -> dict[str, Any]:
     """Run an experiment into a folder; returns its summary. A finished one is not run again.
 
-    More rounds than a run has are added to it. One process at a time may work in a folder. `watch` is one more of the
-    callbacks; `engine` makes an engine other than those that a spec can name.
+    More rounds than a run has are added to it. One process at a time may work in a folder.
+    `engine` makes an engine other than those that a spec can name.
     """
     folder = RunFolder(out)
-    with closing([*([watch] if watch else []), *callbacks]) as told:
+    with closing(callbacks) as told:
         if folder.holds(spec):
             return replay(folder, spec, told)
         with locked(out):

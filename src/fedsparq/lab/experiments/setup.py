@@ -13,16 +13,14 @@ from fedsparq.errors import OptionError
 from fedsparq.federate.downlink import Downlink
 from fedsparq.federate.model import Model
 from fedsparq.federate.server import Server
-from fedsparq.lab.engines.engine import Engine, MakeEngine
+from fedsparq.lab.engines.engine import Engine, MakeEngine, build_task, poisoned
 from fedsparq.lab.engines.faults import FaultyEngine
 from fedsparq.lab.engines.local import LocalEngine
-from fedsparq.lab.engines.worker import build_task, poisoned
 from fedsparq.lab.paper import message_bytes
 from fedsparq.lab.specs import RunSpec
 from fedsparq.lab.specs.privacy import private_mean
 from fedsparq.lab.tasks import Task
-from fedsparq.lab.tasks.poison import POISONS
-from fedsparq.lab.tasks.task import TrainsClean
+from fedsparq.lab.tasks.task import POISONS, TrainsClean
 from fedsparq.layout import Layout
 from fedsparq.method import Method
 from fedsparq.secure import Terms

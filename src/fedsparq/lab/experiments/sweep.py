@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
@@ -12,12 +12,11 @@ from queue import SimpleQueue
 from typing import Any
 
 from fedsparq.errors import FedSparQError, OptionError
+from fedsparq.lab.engines.engine import import_homes
 from fedsparq.lab.engines.pool import Emit, WorkerExitError, WorkerPool
-from fedsparq.lab.engines.worker import import_homes
-from fedsparq.lab.experiments.callbacks import Callback, Callbacks, closing, in_words
+from fedsparq.lab.experiments.callbacks import Callback, Callbacks, Relay, closing, in_words
 from fedsparq.lab.folder import RunFolder, differences, run_folder
 from fedsparq.lab.lock import made
-from fedsparq.lab.records import Round
 from fedsparq.lab.specs import RunSpec
 from fedsparq.methods.registry import find_recipe
 
@@ -142,21 +141,12 @@ def _job(emit: Emit, spec: str, folder: Path, workers: int) -> dict[str, Any]:
     return run(RunSpec.model_validate_json(spec), folder, resume=True, workers=workers, callbacks=[_Forward(emit)])
 
 
-class _Forward(Callback):
+class _Forward(Relay):
+    """Passes everything on to the process that started this one, which knows spec and folder, and closes itself."""
+
     def __init__(self, emit: Emit) -> None:
         self._emit = emit
 
-    def start(self, spec: RunSpec, folder: Path, behind: Sequence[Round]) -> None:
-        self._emit(("start", behind))
-
-    def round(self, record: Round) -> None:
-        self._emit(("round", record))
-
-    def warn(self, text: str) -> None:
-        self._emit(("warn", text))
-
-    def end(self, summary: Mapping[str, Any]) -> None:
-        self._emit(("end", summary))
-
-    def fail(self, error: str) -> None:
-        self._emit(("fail", error))
+    def relay(self, hook: str, *told: Any) -> None:
+        if told:
+            self._emit((hook, told[-1]))

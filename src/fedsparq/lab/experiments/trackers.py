@@ -9,15 +9,15 @@ import math
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 from fedsparq.archive import write_safely
-from fedsparq.errors import MissingExtraError, OptionError, RunError
-from fedsparq.lab.experiments.callbacks import Callback, in_words
+from fedsparq.errors import MissingExtraError, OptionError, RunError, did_you_mean
+from fedsparq.lab.experiments.callbacks import Callback, Relay, in_words
 from fedsparq.lab.folder import flatten_keys
 from fedsparq.lab.records import Round
 from fedsparq.lab.specs import RunSpec
@@ -30,7 +30,9 @@ def trackers(names: Iterable[str]) -> list[Callback]:
     made: list[Callback] = []
     for name in names:
         if name not in _TRACKERS:
-            raise OptionError(f"there is no tracker {name!r}; there is {', '.join(_TRACKERS)}")
+            raise OptionError(
+                f"there is no tracker {name!r}; {did_you_mean(name, _TRACKERS)}there is {', '.join(_TRACKERS)}"
+            )
         if find_spec(name) is None:
             raise MissingExtraError(f"tracking by {name} needs its library: pip install 'fedsparq[{name}]'")
         made.append(_Guarded(name, _TRACKERS[name]()))
@@ -45,7 +47,7 @@ def figures(record: Round) -> dict[str, float]:
     return {name: value for name, value in numbers.items() if math.isfinite(value)}
 
 
-class _Guarded(Callback):
+class _Guarded(Relay):
     """A tracker that cannot begin is an error before the first round; one that fails later is left out with a warning,
     and the run goes on. A finished run is not told of again."""
 
@@ -61,23 +63,11 @@ class _Guarded(Callback):
             raise RunError(f"{self._name} cannot track this run: {in_words(error)}") from error
         self._on = True
 
-    def round(self, record: Round) -> None:
-        self._try(lambda: self._tracker.round(record))
-
-    def end(self, summary: Mapping[str, Any]) -> None:
-        self._try(lambda: self._tracker.end(summary))
-
-    def fail(self, error: str) -> None:
-        self._try(lambda: self._tracker.fail(error))
-
-    def close(self) -> None:
-        self._try(self._tracker.close)
-        self._on = False
-
-    def _try(self, tell: Callable[[], None]) -> None:
+    def relay(self, hook: str, *told: Any) -> None:
         if self._on:
+            self._on = hook != "close"
             try:
-                tell()
+                getattr(self._tracker, hook)(*told)
             except Exception as error:
                 self._on = False
                 warnings.warn(f"{self._name} tracks this run no more: {in_words(error)}", stacklevel=2)

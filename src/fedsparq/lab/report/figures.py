@@ -7,8 +7,7 @@ from typing import Any
 
 from fedsparq.errors import MissingExtraError, OptionError
 from fedsparq.lab.names import human_bytes, method_name
-from fedsparq.lab.report.data import featured
-from fedsparq.lab.report.document import Report
+from fedsparq.lab.report.document import Report, featured
 from fedsparq.lab.report.palette import LINES, MARKERS, PAGE, Look, looks
 from fedsparq.lab.report.tables import times_less, to_latex
 from fedsparq.lab.results import Comparison
@@ -20,7 +19,7 @@ try:
     from matplotlib.figure import Figure
     from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 except ModuleNotFoundError as error:
-    raise MissingExtraError("drawing figures needs matplotlib: pip install 'fedsparq[torch]'") from error
+    raise MissingExtraError("drawing figures needs matplotlib: pip install 'fedsparq[lab]'") from error
 
 FORMATS = ("svg", "pdf", "png")
 _WIDTH, _HEIGHT, _MAX_COLUMNS, _MAX_NAMES = 4.6, 3.2, 3, 8

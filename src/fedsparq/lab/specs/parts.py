@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, Field, model_validator
 
 from fedsparq.federate.validation import Validation
-from fedsparq.lab.tasks.tables import Integer, Number
+from fedsparq.lab.settings import Integer, Number
 
 Chance = Annotated[Number, Field(ge=0, le=1)]
 

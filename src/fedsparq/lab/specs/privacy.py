@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field, model_validator
 
 from fedsparq.aggregate import CommonMean, PrivateMean
 from fedsparq.errors import OptionError
-from fedsparq.lab.tasks.tables import Integer, Number
+from fedsparq.lab.settings import Integer, Number
 from fedsparq.layout import Layout
 from fedsparq.method import Method
 from fedsparq.methods.fedsparq import CommonLattice

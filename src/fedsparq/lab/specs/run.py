@@ -2,32 +2,66 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, replace
 from functools import reduce
 from itertools import product
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
+import numpy as np
 import tomli_w
 from pydantic import BaseModel, BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
 from fedsparq.errors import OptionError
 from fedsparq.federate.downlink import Lattice
 from fedsparq.federate.in_step import check_kept_in_step
-from fedsparq.federate.lattice import FirstModel
 from fedsparq.federate.messages import REPLY_OVERHEAD
+from fedsparq.lab.settings import (
+    SUPERVISED,
+    DataSpec,
+    Integer,
+    MethodSpec,
+    PerExample,
+    RoundSpec,
+    Training,
+    check,
+    merge,
+    slug,
+)
 from fedsparq.lab.specs.parts import FaultSpec, ServerSpec
 from fedsparq.lab.specs.privacy import PrivacySpec
 from fedsparq.lab.specs.promises import check_promises
-from fedsparq.lab.specs.schedule import chosen_clients, most_rounds, poisson_clients
-from fedsparq.lab.tasks.settings import DataSpec, PerExample, Training
-from fedsparq.lab.tasks.tables import Integer, Number, check, merge, slug
-from fedsparq.lab.tasks.task import FORMER_NAME, SPAFL, SUPERVISED
+from fedsparq.lab.tasks.task import FORMER_NAME, SPAFL
 from fedsparq.method import Method
 from fedsparq.methods.registry import SPELLINGS, aggregator, compresses_downlink, federated_method, method, optimizer
 from fedsparq.options import parse_bytes
 
-EngineKind = Literal["local", "flower-simulation"]
+
+def chosen_clients(clients: int, a_round: int, seed: int, number: int) -> list[int]:
+    """The clients that take part in a round."""
+    if a_round == clients:
+        return list(range(clients))
+    drawn = np.random.default_rng([seed, number, 6]).choice(clients, a_round, replace=False)
+    return sorted(int(client) for client in drawn)
+
+
+def most_rounds(clients: int, a_round: int, seed: int, rounds: int) -> int:
+    """In how many of so many rounds that client takes part which is in most of them."""
+    if a_round == clients:
+        return rounds
+    taken = np.zeros(clients, np.int64)
+    for number in range(1, rounds + 1):
+        taken[chosen_clients(clients, a_round, seed, number)] += 1
+    return int(taken.max())
+
+
+def poisson_clients(clients: int, rate: float) -> list[int]:
+    """Each client with this probability, by a coin of its own from the system's random source; maybe nobody."""
+    coins = np.frombuffer(secrets.token_bytes(8 * clients), np.uint64) >> np.uint64(11)
+    return [int(client) for client in np.flatnonzero(coins < rate * 2.0**53)]
+
+
 _TEXTS = ("shakespeare",)
 _DOWNLINKS = ("auto", "lattice", "none")
 
@@ -61,36 +95,10 @@ def _training(value: Any) -> Any:
     return Training(**value) if isinstance(value, dict) else value
 
 
-class RunSpec(DataSpec, extra="forbid", frozen=True):
+class RunSpec(RoundSpec, MethodSpec, DataSpec):
     """One run: one method on one task and seed."""
 
-    method: str = "fedsparq"
-    """By name, or `package.module:function`; so are aggregator and optimizer."""
-    options: dict[str, Any] = Field(default_factory=dict)
-    aggregator: str = ""
-    """If given, replaces the method's own aggregator; so does `optimizer` its optimizer."""
-    aggregator_options: dict[str, Any] = Field(default_factory=dict)
-    optimizer: str = ""
-    optimizer_options: dict[str, Any] = Field(default_factory=dict)
-    task: str = SUPERVISED
-    """`supervised`, or `package.module:function`: see `fedsparq.lab.tasks.load_task`."""
-    task_options: dict[str, Any] = Field(default_factory=dict)
-    fraction: Number = Field(1.0, gt=0, le=1)
-    rounds: Integer = Field(10, ge=1)
-    downlink: str = "auto"
-    """`lattice` compresses the broadcasts, `none` does not; `auto` leaves it to the method."""
-    first_model: FirstModel = "one-bit"
-    """With a compressed downlink: the model that training starts from, in one bit or eight bits per weight."""
-    budget: str = ""
-    """What each client may send: "20 kB" a round, or "5 MB/run". For methods with a budget option."""
-    client_budgets: dict[int, str] = Field(default_factory=dict)
-    """Other budgets for single clients, by their numbers."""
-    acknowledge: bool = True
-    """Whether clients learn which replies counted. If not, this is plain error feedback: what is dropped is lost."""
-    engine: EngineKind = "local"
     note: str = ""
-    variant: str = ""
-    """What is special about this run beside method and options, for its label."""
     training: Annotated[Training, BeforeValidator(_training)] = Training()
     server: ServerSpec = ServerSpec()
     faults: FaultSpec = FaultSpec()
@@ -250,21 +258,13 @@ class RunSpec(DataSpec, extra="forbid", frozen=True):
         )
 
 
-class MethodChoice(BaseModel, extra="forbid", frozen=True):
+class MethodChoice(MethodSpec):
     """One row of a comparison: a method, its options and, where it has them, other server parts and a downlink.
 
     A row may also differ in what goes wrong, in what the server takes and in what is private; `variant` names it.
     """
 
     name: str
-    options: dict[str, Any] = Field(default_factory=dict)
-    aggregator: str = ""
-    aggregator_options: dict[str, Any] = Field(default_factory=dict)
-    optimizer: str = ""
-    optimizer_options: dict[str, Any] = Field(default_factory=dict)
-    downlink: str = "auto"
-    acknowledge: bool = True
-    variant: str = ""
     faults: dict[str, Any] = Field(default_factory=dict)
     server: dict[str, Any] = Field(default_factory=dict)
     privacy: dict[str, Any] = Field(default_factory=dict)

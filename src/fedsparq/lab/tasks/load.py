@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import xxhash
 
-from fedsparq.errors import DataError, MissingExtraError, OptionError
+from fedsparq.errors import DataError, MissingExtraError, OptionError, did_you_mean
 from fedsparq.imports import call_checked, load_function
 from fedsparq.lab.tasks.dataset import Dataset, Split, strata
 from fedsparq.lab.tasks.partition import stratified_order
@@ -107,7 +107,8 @@ def find(name: str) -> tuple[str, Path | None]:
         raise DataError(f"data set {name!r} is not here: it is read from the folder {hub_id} in $FEDSPARQ_DATASETS")
     known = ", ".join((_EMBEDDED, *_KNOWN))
     forms = "a folder that exists, a hub id such as owner/name, or package.module:function"
-    raise OptionError(f"unknown data set {name!r}: choose from {known}, or give {forms}")
+    meant = did_you_mean(name, (_EMBEDDED, *_KNOWN))
+    raise OptionError(f"unknown data set {name!r}; {meant}choose from {known}, or give {forms}")
 
 
 def cache_folder(hub_id: str, source: Path | None, columns: Columns) -> Path:
@@ -169,7 +170,7 @@ def _decode(hub_id: str, source: Path | None, columns: Columns, scratch: Path) -
     try:
         from fedsparq.lab.tasks.decode import decode
     except ImportError as error:
-        raise MissingExtraError("reading data sets needs `datasets`: pip install 'fedsparq[torch]'") from error
+        raise MissingExtraError("reading data sets needs `datasets`: pip install 'fedsparq[lab]'") from error
     with tempfile.TemporaryDirectory(prefix="fedsparq-") as temporary:
         found = load_from_hub(hub_id) if source is None else _load_from_disk(source, temporary)
         return decode(hub_id if source is None else str(source), found, columns, scratch)

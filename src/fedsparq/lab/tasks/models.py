@@ -54,7 +54,7 @@ def build(name: str, signature: Signature, *, seed: int, **options: Any) -> nn.M
     try:
         import torch
     except ImportError as error:
-        raise MissingExtraError("training needs torch: pip install 'fedsparq[torch]'") from error
+        raise MissingExtraError("training needs torch: pip install 'fedsparq[lab]'") from error
     known: dict[str, Any] = {"inputs": signature.inputs, "outputs": signature.outputs}
     with torch.random.fork_rng(devices=[]):
         maker: Callable[..., nn.Module] = (

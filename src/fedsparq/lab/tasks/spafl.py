@@ -20,9 +20,8 @@ from fedsparq.errors import OptionError
 from fedsparq.federate.client import Trained
 from fedsparq.federate.model import Model
 from fedsparq.lab.tasks.devices import preserve_rng_state
-from fedsparq.lab.tasks.flat_model import FlatModel
 from fedsparq.lab.tasks.supervised import Supervised
-from fedsparq.lab.tasks.training import SGD_DEFAULTS, DivergenceError, batches, evaluate, loss_function
+from fedsparq.lab.tasks.training import SGD_DEFAULTS, DivergenceError, FlatModel, batches, evaluate, loss_function
 from fedsparq.layout import Arrays, Layout
 from fedsparq.protocols import GradientHook
 

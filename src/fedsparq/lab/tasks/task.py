@@ -13,14 +13,16 @@ from fedsparq.errors import OptionError
 from fedsparq.federate.client import Trained
 from fedsparq.federate.model import Model
 from fedsparq.imports import call_checked, load_function
+from fedsparq.lab.settings import SUPERVISED as SUPERVISED
 from fedsparq.layout import Layout
 from fedsparq.protocols import GradientHook
 
-SUPERVISED = "supervised"
 SPAFL = "spafl"
 """Personal models of the same data, of which clients share only thresholds."""
 FORMER_NAME = "images"
 """The name of `supervised` in specs of 0.1.0."""
+POISONS = ("label-flip", "backdoor")
+"""How hostile clients may tamper with their data: see `Poisonable`."""
 _METHODS = ("initial", "examples", "train", "evaluate")
 
 
