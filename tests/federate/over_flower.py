@@ -23,8 +23,7 @@ from sharing import Sharing
 from fedsparq.errors import RunError
 from fedsparq.federate.messages import Reply, reply_digest
 from fedsparq.flower import FedSparQ, compress
-from fedsparq.flower.records import KEY
-from fedsparq.flower.wrapped import unwrap, wrap
+from fedsparq.flower.records import KEY, unwrap, wrap
 from fedsparq.methods import method
 from fedsparq.payload.frame import frame_kind
 from inprocess_grid import InProcessGrid, _carried

@@ -20,7 +20,7 @@ from threading import Thread
 from fedsparq.errors import MissingExtraError, RunError, WireError
 from fedsparq.federate.client import Answer
 from fedsparq.federate.rounds import Delivery
-from fedsparq.flower.wrapped import unwrap, wrap
+from fedsparq.flower.records import unwrap, wrap
 from fedsparq.lab.engines.engine import Asked, Engine
 from fedsparq.lab.engines.worker import import_homes, worker_of
 from fedsparq.lab.specs import RunSpec

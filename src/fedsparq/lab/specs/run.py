@@ -12,8 +12,8 @@ import tomli_w
 from pydantic import BaseModel, BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
 from fedsparq.errors import OptionError
-from fedsparq.federate.in_step import check_kept_in_step
 from fedsparq.federate.messages import REPLY_OVERHEAD
+from fedsparq.federate.validation import check_kept_in_step
 from fedsparq.lab.specs.parts import FaultSpec, ServerSpec
 from fedsparq.lab.specs.privacy import PrivacySpec
 from fedsparq.lab.specs.promises import check_promises
