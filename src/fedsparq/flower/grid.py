@@ -69,7 +69,7 @@ Publish = Callable[[list[NamedModel]], None]
 
 @dataclass
 class LinkedGrid(Grid):
-    """All of a grid's interface. `deliver` makes of a reply what the strategy shall see.
+    """All of a grid's interface. `deliver` makes of a reply what a loop of somebody's own shall see.
 
     `send_and_receive` gives replies one by one, but a list to a loop of somebody's own. It waits no longer than
     `timeout`; without a `deadline` of its own, no longer either than five times the slowest reply so far, and at
@@ -79,7 +79,8 @@ class LinkedGrid(Grid):
     inner: Grid
     ledger: Ledger
     report: Reporter
-    deliver: Deliver
+    deliver: Deliver = lambda arrived: arrived
+    """Flower's own `start` hands replies on without looking at them: they stay ours."""
     publish: Publish = lambda models: None
     """Told of the models that leave for training, before they do."""
     deadline: float | None = None
@@ -254,7 +255,10 @@ class LinkedGrid(Grid):
             arrived = self._received(reply)
             if arrived is not None:
                 name = arrived.request.first.metadata.message_id if arrived.request else ""
-                yield name or reply.metadata.reply_to_message_id, self.deliver(arrived)
+                yield (
+                    name or reply.metadata.reply_to_message_id,
+                    self.deliver(arrived),
+                )
 
     def _received(self, reply: Message) -> Arrived | None:
         """What a reply is; None where its node was asked again instead."""

@@ -40,13 +40,12 @@ def unwrap(record: ArrayRecord) -> bytes | None:
 
 
 def to_record(arrays: Record) -> ArrayRecord:
-    return ArrayRecord({name: to_flower(array) for name, array in arrays.items()})
-
-
-def to_flower(array: Serialized) -> Array:
-    if isinstance(array, Array):
-        return array
-    return Array(array.dtype, tuple(array.shape), array.stype, array.data)
+    return ArrayRecord(
+        {
+            name: array if isinstance(array, Array) else Array(array.dtype, tuple(array.shape), array.stype, array.data)
+            for name, array in arrays.items()
+        }
+    )
 
 
 def size(record: Record) -> int:
