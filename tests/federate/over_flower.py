@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.serverapp.strategy import FedAvg
+from flwr.serverapp.strategy import FedAvg, Result
 from hypothesis import event
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
@@ -42,6 +42,7 @@ FATES = [
     "damaged reply",
 ]
 NODES = {"min_train_nodes": 1, "min_available_nodes": 1}
+FOUND = {"federation": "tests"}
 SHAPES = {tensor.name: tensor.shape for tensor in LAYOUT.tensors}
 
 
@@ -68,6 +69,7 @@ class Play(InProcessGrid):
         listed = list(messages)
         if listed and self.left and self.fates is self.left[0]:
             self.machine.commit()
+            self.machine.playing = True
             self.left, self.due, self.late = self.left[1:], self.late, []
         ids = super().push_messages(listed)
         self.die_at -= len(ids)
@@ -121,6 +123,9 @@ class Play(InProcessGrid):
 class OverFlower(Machine):
     """Rounds of a strategy, by its `start`."""
 
+    resumes = True
+    """Whether a new server process goes on from a checkpoint."""
+
     @initialize(
         chosen=st.sampled_from(METHODS),
         sharing=st.booleans(),
@@ -130,10 +135,11 @@ class OverFlower(Machine):
     def begin(self, chosen, sharing, down, seed) -> None:
         logging.getLogger("flwr").setLevel(logging.CRITICAL)
         self.name, self.options, self.down, self.sharing = *chosen, down, sharing and isinstance(self, OwnServer)
-        self.method = method("fedavg" if isinstance(self, Foreign) else self.name)
+        self.method = method(self.name if isinstance(self, OwnServer) else "fedavg")
         self.begin_books(seed)
         self.folder = tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None)
         self.strategy, self.done, self.breaks = self.made(), 0, False
+        self.arrays = ArrayRecord({n: Array(np.zeros(s, np.float32)) for n, s in SHAPES.items()})
         self.counts: dict[int, tuple[int, bool]] = {}
         """Digests of the round's replies, and whether they reach the server."""
 
@@ -146,7 +152,7 @@ class OverFlower(Machine):
 
     @property
     def kept(self) -> dict:
-        return {"checkpoint": Path(self.folder.name) / "server", "federation": "tests", "downlink": self.down}
+        return {"checkpoint": Path(self.folder.name) / "server", "downlink": self.down, **FOUND}
 
     @rule(
         rounds=st.lists(
@@ -161,40 +167,45 @@ class OverFlower(Machine):
         anew=st.booleans(),
     )
     def play(self, rounds, end, die_at, anew) -> None:
-        start, self.counts = ArrayRecord({n: Array(np.zeros(s, np.float32)) for n, s in SHAPES.items()}), {}
-        self.before = len(self.strategy.rounds)
+        self.counts, self.playing, self.before = {}, False, len(self.strategy.rounds)
 
         def evaluated(number: int, arrays: ArrayRecord) -> MetricRecord:
             if end == "die after closing" and number == self.done + 1:
                 raise KilledError
             return MetricRecord({"none": 0})
 
-        grid = Play(self, rounds, die_at if end == "die" else 1000)
+        grid = Play(self, rounds, die_at if end == "die" and self.resumes else 1000)
         try:
             target = self.done + len(rounds)
-            result = self.strategy.start(grid, start, num_rounds=target, timeout=0, evaluate_fn=evaluated)
+            left = target if self.resumes else len(rounds)
+            result = self.strategy.start(grid, self.arrays, num_rounds=left, timeout=0, evaluate_fn=evaluated)
         except (KilledError, RunError) as error:
             event(f"a run ends: {type(error).__name__}")
             anew = True
+            if not self.resumes:
+                self.commit()
         else:
             self.commit()
             assert self.done == target
             vector = np.concatenate([result.arrays[name].numpy().reshape(-1) for name in SHAPES])
             self.close(self.books.model, vector.astype(np.float64))
-        if anew:
+            self.arrays = self.arrays if self.resumes else result.arrays
+        if anew and self.resumes:
             self.strategy = self.made()
 
     def commit(self) -> None:
-        """The round before is on the server's disk: what it counted is in the books."""
-        for report in self.strategy.rounds[self.before :]:
-            self.before, self.done = self.before + 1, self.done + 1
-            assert report.round == self.done
-            counted = [node - 100 for node in report.counted]
+        """What the round before counted is safe on the server's side: it goes into the books."""
+        reports = {report.round: report for report in self.strategy.rounds[self.before :]}
+        self.before = len(self.strategy.rounds)
+        self.done += self.playing
+        if self.done in reports and self.playing:
+            counted = [node - 100 for node in reports.pop(self.done).counted]
             shares = {client: self.drawn[client] if self.sharing else 1.0 for client in counted}
             assert all(self.counts[client][1] for client in shares), "what did not arrive does not count"
             event(f"round closed with {len(shares)} replies")
-            self.count({(client, self.counts[client][0]): share for client, share in shares.items()}, report.round)
-        self.counts = {}
+            self.count({(client, self.counts[client][0]): share for client, share in shares.items()}, self.done)
+        assert not reports, "a round that was not played is reported"
+        self.counts, self.playing = {}, False
 
     def replied(self, client: int, frame: bytes, arrives: bool) -> None:
         if frame_kind(frame) == "W":
@@ -225,7 +236,7 @@ class OverFlower(Machine):
         def train(message: Message, context: Context) -> Message:
             arrays = {name: array.numpy() for name, array in message.content["arrays"].items()}
             vector = np.concatenate([arrays[name].reshape(-1) for name in SHAPES])
-            self.check_public(int(message.content["config"]["server-round"]), vector)
+            self.check_public(self.done + 1, vector)
             self.trained = self.rng.normal(size=LAYOUT.size).astype(np.float32)
             if self.breaks:
                 raise MemoryError
@@ -274,3 +285,25 @@ class Foreign(OverFlower):
 
     def made(self) -> FedSparQ:
         return FedSparQ(FedAvg(fraction_evaluate=0.0, **NODES), self.name, **self.kept, **self.options)
+
+
+class Loop(FedAvg):
+    """A strategy with a loop of its own, to which nobody says what counted."""
+
+    def start(self, grid, initial_arrays, num_rounds=3, timeout=3600, train_config=None, *rest, **more) -> Result:
+        result = Result()
+        result.arrays = initial_arrays
+        for number in range(1, num_rounds + 1):
+            messages = self.configure_train(number, result.arrays, train_config or ConfigRecord(), grid)
+            replies = grid.send_and_receive(messages, timeout=timeout)
+            result.arrays = self.aggregate_train(number, replies)[0] or result.arrays
+        return result
+
+
+class OwnLoop(OverFlower):
+    """Around a strategy with a `start` of its own, which no checkpoint resumes."""
+
+    resumes = False
+
+    def made(self) -> FedSparQ:
+        return FedSparQ(Loop(fraction_evaluate=0.0, **NODES), self.name, downlink=self.down, **self.options, **FOUND)

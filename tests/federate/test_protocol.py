@@ -1,7 +1,8 @@
 """Clients and a server under every interleaving of loss, delay, repetition, damage, crash and restored backup.
 
-Three ways to carry messages, one law: the core alone, in any order of its messages; Flower with our own server, and
-Flower around a strategy of its own (`over_flower.py`), a round at a time. The books are in `protocol_books.py`.
+One law, however messages travel: the core alone, in any order of its messages; a round at a time, Flower with our own
+server, around a strategy of its own, and around one with a loop of its own (`over_flower.py`).
+The books are in `protocol_books.py`.
 """
 
 import tempfile
@@ -13,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, event, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule, run_state_machine_as_test
-from over_flower import Foreign, OverFlower, OwnServer
+from over_flower import Foreign, OverFlower, OwnLoop, OwnServer
 from protocol_books import CLIENTS, LAYOUT, METHODS, Held, Machine, Snapshot
 from sharing import Sharing
 
@@ -272,13 +273,13 @@ def test_nothing_is_lost_and_nothing_counts_twice() -> None:
     run_state_machine_as_test(Protocol, settings=NORMAL)
 
 
-@pytest.mark.parametrize("adapter", [OwnServer, Foreign])
+@pytest.mark.parametrize("adapter", [OwnServer, Foreign, OwnLoop])
 def test_nothing_is_lost_over_flower(adapter: type[OverFlower]) -> None:
     run_state_machine_as_test(adapter, settings=FLOWER)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("adapter", [Protocol, OwnServer, Foreign])
+@pytest.mark.parametrize("adapter", [Protocol, OwnServer, Foreign, OwnLoop])
 def test_nothing_is_lost_in_thousands_of_long_interleavings(adapter: type[Machine]) -> None:
     many = LONG if adapter is Protocol else settings(FLOWER, max_examples=200, stateful_step_count=30)
     run_state_machine_as_test(adapter, settings=many)

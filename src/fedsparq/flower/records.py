@@ -82,11 +82,10 @@ def alike(contents: Mapping[int, RecordDict]) -> dict[int, RecordDict]:
 def _kinds(content: RecordDict) -> tuple[object, ...]:
     """The names of metrics, and how many numbers each of them has."""
 
-    def length(value: object) -> int:
-        return len(value) if isinstance(value, list) else -1
-
-    records = content.metric_records.items()
-    return tuple((name, tuple(sorted((key, length(each)) for key, each in record.items()))) for name, record in records)
+    return tuple(
+        (name, tuple(sorted((key, len(each) if isinstance(each, list) else -1) for key, each in record.items())))
+        for name, record in content.metric_records.items()
+    )
 
 
 def clip_of(content: RecordDict) -> float:
