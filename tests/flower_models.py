@@ -6,7 +6,13 @@ import numpy as np
 from flwr.app import Array, ArrayRecord
 
 from fedsparq import Model
+from fedsparq.federate.exact import NamedModel
 from fedsparq.layout import Layout
+
+
+def layout_of(arrays: Mapping[str, Array]) -> Layout:
+    """The layout of what is compressed of a record."""
+    return NamedModel.of(arrays).layout
 
 
 def to_model(arrays: Mapping[str, Array], layout: Layout) -> Model:

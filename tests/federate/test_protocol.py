@@ -1,34 +1,27 @@
 """Clients and a server under every interleaving of loss, delay, repetition, damage, crash and restored backup.
 
-The machine keeps books of its own: every update a client was trained to, and which share of which reply was counted. It
-never looks at what a client believes; only at its residual, at what is in flight, and at what it reports. The law is
-
-    all updates = sum of share x reply + in flight + residual
+One law, however messages travel: the core alone, in any order of its messages; a round at a time, Flower with our own
+server, around a strategy of its own, and around one with a loop of its own (`over_flower.py`).
+The books are in `protocol_books.py`.
 """
 
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, event, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
-from numpy.typing import NDArray
+from hypothesis.stateful import initialize, precondition, rule, run_state_machine_as_test
+from over_flower import Foreign, OverFlower, OwnLoop, OwnServer
+from protocol_books import CLIENTS, LAYOUT, METHODS, Held, Machine, Snapshot
 from sharing import Sharing
 
 from fedsparq.federate.checkpoint import load_server, save_server
 from fedsparq.federate.client import Client, Trained
 from fedsparq.federate.downlink import Downlink, Lattice
-from fedsparq.federate.messages import FullWanted, Reply, decode_answer, reply_digest
+from fedsparq.federate.messages import FullWanted, decode_answer
 from fedsparq.federate.model import Model
 from fedsparq.federate.server import Server
 from fedsparq.federate.state import ClientState, HeldModel
@@ -37,11 +30,7 @@ from fedsparq.federate.validation import Validation
 from fedsparq.layout import Layout
 from fedsparq.methods import method, resolver
 from fedsparq.protocols import GradientHook
-from fedsparq.wire import decode
 
-LAYOUT = Layout.of({"weight": (20, 5), "bias": (5,)})
-CLIENTS = range(3)
-METHODS = [("fedsparq", {}), ("fedsparq", {"rounding": "stochastic"}), ("stc", {"fraction": 0.1}), ("percentile", {})]
 VALIDATIONS = [
     Validation(),
     Validation(min_replies=2),
@@ -61,41 +50,10 @@ FATES = [
     "before saving",
     "after saving",
 ]
-Vector = NDArray[np.float64]
-Key = tuple[int, int]
-"""A reply: client and digest. Two clients may have nothing to say in the same words."""
 
 
 class CrashError(Exception):
     """A client's process ends here."""
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """A state on a client's disk, and what the books say about it."""
-
-    data: bytes
-    deltas: Vector
-    """The sum of all updates that this state has seen."""
-    lineage: int
-    """Changes when a client reports that it lost or dropped its residual, and starts from nothing."""
-    replies: frozenset[Key]
-    """The replies made on the way to this state, in its lineage."""
-    held: bytes | None
-    """The model that the client held then."""
-
-    @property
-    def state(self) -> ClientState:
-        return ClientState.decode(self.data, LAYOUT)
-
-
-@dataclass(frozen=True)
-class Sent:
-    """A reply that left a client once."""
-
-    round: int
-    dense: Vector
-    source: Snapshot
 
 
 @dataclass
@@ -123,17 +81,9 @@ class Disk:
         self.held = b"".join(held.encode_parts())
 
 
-@dataclass
-class Books:
-    """What was counted, by the server's word that survives a crash."""
+class Protocol(Machine):
+    """The core alone."""
 
-    counted: dict[Key, float] = field(default_factory=dict)
-    """The share of each reply."""
-    model: Vector = field(default_factory=lambda: np.zeros(LAYOUT.size))
-    velocity: Vector = field(default_factory=lambda: np.zeros(LAYOUT.size))
-
-
-class Protocol(RuleBasedStateMachine):
     @initialize(
         chosen=st.sampled_from(METHODS),
         validation=st.sampled_from(VALIDATIONS),
@@ -150,23 +100,18 @@ class Protocol(RuleBasedStateMachine):
         seed: int,
     ) -> None:
         self.method, self.validation, self.down = method(chosen[0], **chosen[1]), validation, down
-        self.sharing, self.rng = sharing, np.random.default_rng(seed)
+        self.sharing = sharing
+        self.begin_books(seed)
         if sharing:
             self.method = self.method.with_server(Sharing(self.drawn_share))
         self.folder = tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None)
         self.checkpoint = Path(self.folder.name) / "server"
         self.server = self.new_server()
         save_server(self.server, self.checkpoint)
-        self.books, self.open = Books(), False
+        self.open = False
         self.disks = {client: Disk() for client in CLIENTS}
-        self.now: dict[int, Snapshot | None] = dict.fromkeys(CLIENTS)
-        self.history: dict[int, list[Snapshot]] = {client: [] for client in CLIENTS}
-        self.sent: dict[Key, Sent] = {}
         self.down_wire: list[tuple[int, bytes]] = []
         self.up_wire: list[tuple[int, bytes]] = []
-        self.public: dict[int, NDArray[np.float32]] = {}
-        self.trained: NDArray[np.float32] | None = None
-        self.lineages = 0
 
     def teardown(self) -> None:
         if hasattr(self, "folder"):
@@ -177,10 +122,6 @@ class Protocol(RuleBasedStateMachine):
         down = Downlink(LAYOUT, self.down)
         return Server(LAYOUT, self.method, start, validation=self.validation, downlink=down)
 
-    def drawn_share(self, client: int, number: int) -> float:
-        """Drawn anew whenever a round is closed: one that is closed again after a crash may decide otherwise."""
-        return float(self.rng.choice([0.0, 0.0, 0.25, self.rng.random(), 1.0]))
-
     # the server
 
     def open_round(self, asked: set[int]) -> None:
@@ -188,8 +129,7 @@ class Protocol(RuleBasedStateMachine):
         self.open = True
         number, public = self.server.state.round + 1, self.server.downlink.public
         assert public is not None
-        known = self.public.setdefault(number, public.vector.copy())
-        assert np.array_equal(known, public.vector), "a round that is opened again has the same model"
+        self.check_public(number, public.vector)
         self.down_wire += [(client, self.server.broadcast(client)) for client in sorted(asked)]
 
     @precondition(lambda self: self.open)
@@ -207,33 +147,12 @@ class Protocol(RuleBasedStateMachine):
         if any("let nothing of it count" in happened.reason for happened in outcome.events):
             event("taken, but nothing of it counted")
         self.count({(client, last.digest): last.share for client, last in counted.items()}, outcome.round)
+        self.close(self.books.model, self.server.state.model.vector.astype(np.float64))
 
     def restart_server(self) -> None:
         self.server = self.new_server()
         load_server(self.server, self.checkpoint)
         self.open = False
-
-    def count(self, shares: dict[Key, float], number: int) -> None:
-        """Enter into the books what a round counted; and check that each reply's sender was right about the past."""
-        for key, share in shares.items():
-            reply = self.sent[key]
-            assert key not in self.books.counted, "a reply was counted twice"
-            assert reply.round == number
-            assert 0 < share <= 1
-            self.books.counted[key] = share
-            if share < 1:
-                event("a part of a reply counted")
-            residual = reply.source.state.compression.residual
-            assert residual is not None
-            owed = (1 - share) * reply.dense + residual
-            self.close(reply.source.deltas, self.counted_of(reply.source.lineage) + owed)
-        if shares:
-            total = sum(share * self.sent[key].dense for key, share in shares.items())
-            mean = total if self.sharing else total / len(shares)
-            momentum = getattr(self.method.optimizer, "momentum", 0.0)
-            self.books.velocity = momentum * self.books.velocity + mean
-            self.books.model = self.books.model + self.books.velocity
-        self.close(self.books.model, self.server.state.model.vector.astype(np.float64))
 
     @precondition(lambda self: not self.open)
     @rule(
@@ -293,7 +212,9 @@ class Protocol(RuleBasedStateMachine):
             answer = None
         disk.dies = "never"
         if disk.content is not content:
-            self.enter_state(client, before, held, message, answer.remarks if answer else None)
+            remarks = answer.remarks if answer is not None else self.remarks_of(client, before, held, message)
+            assert disk.content is not None
+            self.enter_state(client, before, disk.content, disk.held, remarks)
         if answer is not None and answer.message is not None:
             self.up_wire.append((client, answer.message))
 
@@ -305,43 +226,11 @@ class Protocol(RuleBasedStateMachine):
         self.trained = self.rng.normal(size=LAYOUT.size).astype(np.float32)
         return Trained(self.trained, 10)
 
-    def enter_state(
-        self,
-        client: int,
-        before: Snapshot | None,
-        held: bytes | None,
-        message: bytes,
-        remarks: tuple[str, ...] | None,
-    ) -> None:
-        """A new state is on the disk. A client that died after saving could not say anything: it is asked what it
-        would have said."""
-        disk = self.disks[client]
-        assert disk.content is not None
-        assert self.trained is not None
-        if remarks is None:
-            disk_before = Disk(before and before.data, held=held)
-            twin = Client(client, LAYOUT, lambda *_: Trained(self.trained, 10), disk_before, resolver(), seed=1)
-            remarks = twin.answer(message).remarks
-        anew = before is None or any("residual dropped" in text or "residual lost" in text for text in remarks)
-        for word in ("put back", "not counted beyond", "older copy", "residual lost", "a part of it sent"):
-            if any(word in text for text in remarks):
-                event(word)
-        if any("older copy" in text for text in remarks):
-            assert before is not None
-            known = [key for key in self.books.counted if key[0] == client and key not in before.replies]
-            assert known, "nothing was counted that the state does not know: its residual need not be dropped"
-        self.lineages += anew
-        state = ClientState.decode(disk.content, LAYOUT)
-        reply = Reply.decode(state.in_flight)
-        key = client, reply_digest(state.in_flight)
-        deltas = self.trained.astype(np.float64) + (0 if anew or before is None else before.deltas)
-        replies = frozenset() if anew or before is None else before.replies
-        lineage = self.lineages if anew or before is None else before.lineage
-        snapshot = Snapshot(disk.content, deltas, lineage, replies | {key}, disk.held)
-        self.now[client] = snapshot
-        self.history[client].append(snapshot)
-        dense = decode(reply.blob, LAYOUT).dense().astype(np.float64)
-        self.sent[key] = Sent(reply.round, dense, snapshot)
+    def remarks_of(self, client: int, before: Snapshot | None, held: bytes | None, message: bytes) -> tuple[str, ...]:
+        """What a client that died after saving would have said: its twin is asked."""
+        disk = Disk(before and before.data, held=held)
+        twin = Client(client, LAYOUT, lambda *_: Trained(self.trained, 10), disk, resolver(), seed=1)
+        return twin.answer(message).remarks
 
     @precondition(lambda self: self.up_wire)
     @rule(place=st.integers(0, 63), keep=st.booleans(), damaged=st.sampled_from([False] * 7 + [True]))
@@ -359,67 +248,37 @@ class Protocol(RuleBasedStateMachine):
     def lose_messages(self) -> None:
         self.down_wire, self.up_wire = self.down_wire[-2:], self.up_wire[-2:]
 
-    @rule(client=st.sampled_from(list(CLIENTS)), back=st.integers(0, 4))
-    def restore(self, client: int, back: int) -> None:
-        """Put a client back to one of its last states, or to nothing."""
-        states = self.history[client]
-        self.put_back(client, states[-back] if 0 < back <= len(states) else None)
+    def held(self, client: int) -> Held:
+        return self.disks[client].held
 
-    def put_back(self, client: int, snapshot: Snapshot | None) -> None:
-        """The state goes back; the held model goes with it, stays as it is, or is lost."""
-        disk = self.disks[client]
-        self.now[client], disk.content = snapshot, snapshot and snapshot.data
-        kept = [snapshot and snapshot.held, disk.held, None][int(self.rng.integers(3))]
-        event("a held model is lost" if kept is None else "a held model stays")
-        disk.held = kept
-
-    # the books
-
-    @invariant()
-    def nothing_is_lost(self) -> None:
-        """All updates = sum of share x reply + in flight + residual, for each client whose state is no older copy."""
-        for client, snapshot in self.now.items() if hasattr(self, "now") else ():
-            if snapshot is None:
-                continue
-            counted = [key for key in self.books.counted if self.sent[key].source.lineage == snapshot.lineage]
-            if not set(counted) <= snapshot.replies:
-                event("an older copy that does not know it yet")
-                continue
-            state = snapshot.state
-            key = client, reply_digest(state.in_flight)
-            in_flight = (1 - self.books.counted.get(key, 0)) * self.sent[key].dense
-            assert state.compression.residual is not None
-            self.close(snapshot.deltas, self.counted_of(snapshot.lineage) + in_flight + state.compression.residual)
-
-    def counted_of(self, lineage: int) -> Vector:
-        counted = self.books.counted.items()
-        dense = [share * self.sent[key].dense for key, share in counted if self.sent[key].source.lineage == lineage]
-        return np.sum(dense, axis=0) if dense else np.zeros(LAYOUT.size)
-
-    @staticmethod
-    def close(left: Vector, right: Vector) -> None:
-        np.testing.assert_allclose(left, right, rtol=1e-5, atol=1e-4)
+    def write(self, client: int, data: bytes | None, held: Held) -> None:
+        assert not isinstance(held, dict)
+        self.disks[client].content, self.disks[client].held = data, held
 
     @staticmethod
     def take(wire: list[tuple[int, bytes]], place: int, keep: bool) -> tuple[int, bytes]:
         place %= len(wire)
         return wire[place] if keep and len(wire) < 40 else wire.pop(place)
 
-    def flipped(self, message: bytes) -> bytes:
-        data = bytearray(message)
-        data[int(self.rng.integers(len(data)))] ^= 1 << int(self.rng.integers(8))
-        return bytes(data)
-
 
 NORMAL = settings(max_examples=80, stateful_step_count=50, suppress_health_check=list(HealthCheck), deadline=None)
+
+
+LONG = settings(NORMAL, max_examples=2000, stateful_step_count=100, derandomize=False)
+FLOWER = settings(NORMAL, max_examples=12, stateful_step_count=12)
 
 
 def test_nothing_is_lost_and_nothing_counts_twice() -> None:
     run_state_machine_as_test(Protocol, settings=NORMAL)
 
 
+@pytest.mark.parametrize("adapter", [OwnServer, Foreign, OwnLoop])
+def test_nothing_is_lost_over_flower(adapter: type[OverFlower]) -> None:
+    run_state_machine_as_test(adapter, settings=FLOWER)
+
+
 @pytest.mark.slow
-def test_nothing_is_lost_in_thousands_of_long_interleavings() -> None:
-    run_state_machine_as_test(
-        Protocol, settings=settings(NORMAL, max_examples=2000, stateful_step_count=100, derandomize=False)
-    )
+@pytest.mark.parametrize("adapter", [Protocol, OwnServer, Foreign, OwnLoop])
+def test_nothing_is_lost_in_thousands_of_long_interleavings(adapter: type[Machine]) -> None:
+    many = LONG if adapter is Protocol else settings(FLOWER, max_examples=200, stateful_step_count=30)
+    run_state_machine_as_test(adapter, settings=many)

@@ -9,10 +9,9 @@ from toy import SHAPES, client_app, model
 from fedsparq import DiskStore, Identity, decode
 from fedsparq.federate.messages import Broadcast, Reply
 from fedsparq.flower import Compressed, FedSparQ, compress
-from fedsparq.flower.records import layout_of
+from fedsparq.flower.records import unwrap
 from fedsparq.flower.stores import ContextStore, store_for
-from fedsparq.flower.wrapped import unwrap
-from flower_models import to_model
+from flower_models import layout_of, to_model
 from inprocess_grid import InProcessGrid
 
 LAYOUT = layout_of(model())

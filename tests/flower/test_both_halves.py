@@ -9,8 +9,8 @@ from toy import client_app, model
 from fedsparq import DiskStore, OptionError, decode, method
 from fedsparq.federate.messages import Reply
 from fedsparq.flower import Compressed, FedSparQ, compress
-from fedsparq.flower.records import layout_of
-from fedsparq.flower.wrapped import unwrap
+from fedsparq.flower.records import unwrap
+from flower_models import layout_of
 from inprocess_grid import InProcessGrid
 
 LAYOUT = layout_of(model())

@@ -20,8 +20,8 @@ from fedsparq import DiskStore, OptionError, decode
 from fedsparq.federate.exact import to_vector
 from fedsparq.federate.messages import Reply
 from fedsparq.flower import Compressed, FedSparQ, compress
-from fedsparq.flower.records import layout_of
-from fedsparq.flower.wrapped import unwrap
+from fedsparq.flower.records import unwrap
+from flower_models import layout_of
 from inprocess_grid import InProcessGrid
 
 

@@ -20,8 +20,8 @@ from fedsparq import encode, method
 from fedsparq.federate.exact import NamedModel
 from fedsparq.federate.messages import Reply
 from fedsparq.flower import Compressed, FedSparQ, compress, mod
-from fedsparq.flower.records import layout_of
-from fedsparq.flower.wrapped import wrap
+from fedsparq.flower.records import wrap
+from flower_models import layout_of
 from inprocess_grid import InProcessGrid
 
 SIZE = 500_000

@@ -13,10 +13,9 @@ from toy import client_app, model, step
 from fedsparq import DiskStore, Identity, Mean, Method, OptionError, Step, decode, method
 from fedsparq.federate.messages import Broadcast, Reply
 from fedsparq.flower import Compressed, FedSparQ, compress
-from fedsparq.flower.records import layout_of, with_frame, without_frame
-from fedsparq.flower.wrapped import unwrap
+from fedsparq.flower.records import unwrap, with_frame, without_frame
 from fedsparq.methods.registry import METHODS
-from flower_models import to_model
+from flower_models import layout_of, to_model
 from inprocess_grid import InProcessGrid
 
 LAYOUT = layout_of(model())

@@ -21,7 +21,7 @@ from fedsparq import DiskStore, Mean, OptionError
 from fedsparq.aggregate import PrivateMean
 from fedsparq.errors import RunError
 from fedsparq.flower import Compressed, FedSparQ, compress
-from fedsparq.flower.records import layout_of
+from flower_models import layout_of
 from inprocess_grid import InProcessGrid
 
 CLIP = 0.2

@@ -16,7 +16,7 @@ from fedsparq import DiskStore, OptionError, decode
 from fedsparq.errors import RunError
 from fedsparq.federate.messages import Reply
 from fedsparq.flower import Compressed, FedSparQ, compress
-from fedsparq.flower.records import layout_of
+from flower_models import layout_of
 from inprocess_grid import InProcessGrid
 
 

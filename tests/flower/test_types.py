@@ -15,7 +15,7 @@ from fedsparq import OptionError
 from fedsparq.federate.exact import Beside
 from fedsparq.federate.messages import Reply
 from fedsparq.flower import Compressed, FedSparQ, compress
-from fedsparq.flower.wrapped import unwrap, wrap
+from fedsparq.flower.records import unwrap, wrap
 from fedsparq.methods.registry import METHODS
 from fedsparq.payload.frame import frame_kind
 from fedsparq.protocols import ClientRule

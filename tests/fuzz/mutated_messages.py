@@ -27,8 +27,7 @@ from mutations import mutate
 from toy import client_app, model
 
 from fedsparq.flower import FedSparQ, compress
-from fedsparq.flower.records import KEY, without_frame
-from fedsparq.flower.wrapped import unwrap, wrap
+from fedsparq.flower.records import KEY, unwrap, without_frame, wrap
 from inprocess_grid import InProcessGrid
 
 ROUNDS = 3

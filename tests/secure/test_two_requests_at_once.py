@@ -19,7 +19,7 @@ from flwr.clientapp import ClientApp
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedsparq.errors import FedSparQError
-from fedsparq.flower.wrapped import unwrap, wrap
+from fedsparq.flower.records import unwrap, wrap
 from fedsparq.lab.engines.flower import GridEngine
 from fedsparq.lab.experiments.flower_app import client_app
 from fedsparq.lab.experiments.run import run

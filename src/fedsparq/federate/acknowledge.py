@@ -7,11 +7,12 @@ moves nothing.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
 from fedsparq.errors import WireError
-from fedsparq.federate.messages import Acknowledgement, Broadcast, Reply, reply_digest
+from fedsparq.federate.messages import Broadcast, Reply, reply_digest
 from fedsparq.federate.model import Model
 from fedsparq.federate.state import ClientState, alike
 from fedsparq.layout import Layout, Vector
@@ -43,7 +44,11 @@ def acknowledge(
     if state is None:
         number = last.round if last is not None else 0
         return fresh, f"no state, though a reply to round {number} was counted: residual lost" if number else ""
-    former = method if state.method == broadcast.method else _former(state, resolve)
+    former: Method | None = method
+    if state.method != broadcast.method:
+        former = None
+        with suppress(WireError):
+            former = resolve(state.method)
     if former not in (None, method) and not state.fits(former.init(layout)):
         return fresh, f"state does not fit its method {state.method.name!r}: left aside"
     if last is None:
@@ -52,13 +57,16 @@ def acknowledge(
         flight = {(Reply.decode(reply).round, reply_digest(reply)): reply for reply in state.undecided}
         counted = {each.reply: each.share for each in (*broadcast.also_counted, last) if each.round}
         before = state.acknowledged
-        unknown = [reply for reply in counted if reply not in flight and _is_news(reply, before)]
+        unknown = [
+            reply for reply in counted if reply not in flight and reply[0] >= before.round and reply != before.reply
+        ]
         if unknown:
             # The server counted a reply that was not made from this state. Part of this residual went out with it: to
             # send it again would count it twice.
             older = f"state of round {state.round} is an older copy: it knows nothing of the reply to round"
             return fresh, f"{older} {unknown[0][0]} that was counted; residual dropped"
         after, remarks = replace(state, in_flight=b"", waiting=()), []
+        moved = None if model is None or state.model is None else model.vector - state.model.vector
         acknowledge_one = partial(_acknowledge_one, layout=layout, method=former)
         if last != before and last.reply not in flight and last.round <= before.round:
             remarks.append(f"the server went back from counted round {before.round} to {last.round}")
@@ -66,30 +74,13 @@ def acknowledge(
             if number in broadcast.pending and (number, digest) not in counted:
                 after = replace(after, waiting=(*after.waiting, reply))
                 continue
-            change = _change(state, model) if number == state.round else None
+            change = moved if number == state.round else None
             after, said = acknowledge_one(
                 after, number, reply, counted.get((number, digest), 0.0), change, broadcast.round
             )
             remarks += [said] if said else []
         after, remark = replace(after, acknowledged=last), "; ".join(remarks)
     return (after, remark) if after.method == fresh.method else _moved(after, fresh, method, remark)
-
-
-def _is_news(reply: tuple[int, int], before: Acknowledgement) -> bool:
-    return reply[0] >= before.round and reply != before.reply
-
-
-def _former(state: ClientState, resolve: Resolve) -> Method | None:
-    """The method that made the state, if this client still has it."""
-    try:
-        return resolve(state.method)
-    except WireError:
-        return None
-
-
-def _change(state: ClientState, model: Model | None) -> Vector | None:
-    """By how much the model moved since the client's last round, where it kept that one."""
-    return None if model is None or state.model is None else model.vector - state.model.vector
 
 
 def _acknowledge_one(

@@ -99,17 +99,12 @@ class Evaluate(Opened):
 
 
 @dataclass(frozen=True)
-class SendAgain(Opened):
-    """The same broadcast came again: send the same reply again."""
-
-    state: ClientState = field(kw_only=True)
-
-
-@dataclass(frozen=True)
-class NeedModel(Opened):
-    """The model cannot be built from what is held here: ask for the whole one."""
+class Resend(Opened):
+    """Send this without training: the reply to the same broadcast, or a request for the whole model."""
 
     reply: bytes = field(kw_only=True)
+    extra: bytes = b""
+    """What the transport sent beside that reply."""
 
 
 @dataclass(frozen=True)
@@ -147,10 +142,8 @@ class Client:
         except WireError as error:
             return Answer(None, (f"broadcast could not be read: {error}",))
         opened = self.open(broadcast)
-        if isinstance(opened, NeedModel):
+        if isinstance(opened, Resend):
             return Answer(opened.reply, opened.remarks, len(opened.reply))
-        if isinstance(opened, SendAgain):
-            return Answer(opened.state.in_flight, opened.remarks, len(opened.state.in_flight))
         if not isinstance(opened, Train) or self.train is None:
             return Answer(None, opened.remarks)
         begun = time.perf_counter()
@@ -185,7 +178,7 @@ class Client:
             state, remarks = self._state(broadcast, method, layout)
             if state and state.round == broadcast.round and state.in_flight:
                 remarks = (*remarks, "broadcast came again: same reply sent again")
-                return SendAgain(broadcast, remarks, state=state)
+                return Resend(broadcast, remarks, reply=state.in_flight, extra=state.extra)
             if state and state.round >= broadcast.round:
                 late = f"broadcast of round {broadcast.round} is out of date: ignored"
                 return Ignore(broadcast, (*remarks, late), state.round)
@@ -257,9 +250,9 @@ class Client:
             changes = broadcast.blobs if broadcast.base else ()
             self.store.save_held(self.number, HeldModel(broadcast.model_version, named, broadcast.base, changes))
 
-    def _need_model(self, broadcast: Broadcast, *remarks: str) -> NeedModel:
+    def _need_model(self, broadcast: Broadcast, *remarks: str) -> Resend:
         remark = "model not at hand: whole model asked for"
-        return NeedModel(broadcast, (*remarks, remark), reply=FullWanted(broadcast.round).encode())
+        return Resend(broadcast, (*remarks, remark), reply=FullWanted(broadcast.round).encode())
 
 
 def _layout(broadcast: Broadcast, given: NamedModel | None, held: HeldModel | None) -> Layout | None:

@@ -7,7 +7,7 @@ refused as too long, put back, and be longer still in the next round: it would n
 from __future__ import annotations
 
 import math
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fedsparq.federate.serialized import NUMPY, Record, Serialized, to_array, view
 from fedsparq.method import Method
-from fedsparq.payload import Float32Values, Payload, Values
+from fedsparq.payload import Payload
 from fedsparq.protocols import State
 
 _SAFE = 1 - 1e-6
@@ -68,7 +68,7 @@ def clip_exact(
         return payload, state, dict(after)
     share, part = _PRIVATE_AIM * limit / length, payload
     while True:
-        part = scaled(payload, np.float32(share))
+        part = payload.scaled(np.float32(share))
         if math.hypot(part.norm, share * buffers) <= _PRIVATE_AIM * limit * (1 + 1e-4):
             break
         share *= _PRIVATE_AIM
@@ -77,23 +77,6 @@ def clip_exact(
         whole = view(before[name]).astype(np.float64) + share * delta
         arrays[name] = to_array(np.asarray(whole.astype(after[name].dtype)))
     return part, _with_rest(payload, part, state), arrays
-
-
-def scaled(payload: Payload, share: np.float32) -> Payload:
-    """`Payload.scaled`, but of levels only the scale is multiplied: the message does not grow."""
-    parts = [(_scaled(values, share), values) for values in payload.values]
-    own = [Float32Values(share * values.decode()) if made is None else made for made, values in parts]
-    return replace(payload, values=tuple(own))
-
-
-def _scaled(values: Values, share: np.float32) -> Values | None:
-    made = values.scaled(share)
-    if made is None and is_dataclass(values) and not isinstance(values, type):
-        for field in fields(values):
-            if field.name in ("table", "step", "steps", "scales"):
-                changed: Values = replace(values, **{field.name: np.float32(share) * getattr(values, field.name)})
-                return changed
-    return made
 
 
 def _moved(before: Serialized | None, after: Serialized) -> NDArray[Any] | None:

@@ -194,14 +194,9 @@ def _answers(server: Server, ask: AskMasked, requests: Mapping[int, bytes], traf
     answers = {}
     traffic.down += sum(map(len, requests.values()))
     for delivery in ask(requests):
-        answer = delivery.answer
-        traffic.up += answer.sent
-        traffic.seconds["train"] += answer.train_seconds
-        traffic.seconds["compress"] += answer.compress_seconds
-        for remark in answer.remarks:
-            server.note(delivery.client, remark)
-        if answer.message is not None:
-            answers[delivery.client] = answer.message
+        traffic.add(server, delivery)
+        if delivery.answer.message is not None:
+            answers[delivery.client] = delivery.answer.message
     return answers
 
 

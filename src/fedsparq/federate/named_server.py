@@ -27,19 +27,13 @@ class NamedServer:
         self._method, self._validation = method, validation
         self._exact = ExactMean({}, held=False)
         self._running: Server | None = None
-        self._model: NamedModel | None = None
+        self._model = NamedModel.of({})
 
     @property
     def server(self) -> Server:
         if self._running is None:
             raise RunError("no round was configured; configure_train comes before aggregate_train")
         return self._running
-
-    @property
-    def model(self) -> NamedModel:
-        if self._model is None:
-            raise RunError("no round was configured; configure_train comes before aggregate_train")
-        return self._model
 
     def serve(self, model: NamedModel, saved: Arrays) -> None:
         """Take these arrays for the model. A server that is new goes on from what `saved` gave, where it gave any."""
@@ -70,11 +64,11 @@ class NamedServer:
     def open_round(self, clients: Iterable[int]) -> None:
         self.server.open_round(clients)
         late = self._validation.needs_whole_round or not isinstance(self._method.aggregator, Mean)
-        self._exact = ExactMean(self.model.exact, held=late)
+        self._exact = ExactMean(self._model.exact, held=late)
 
     def receive(self, client: int, payload: Payload, beside: Beside, examples: float) -> str:
         """Take a reply into the round; why it was refused, or nothing."""
-        exact = {**self.model.exact, **beside.arrays}
+        exact = {**self._model.exact, **beside.arrays}
         try:
             payload = _tied(payload, beside.ties)
             self._exact.check(exact)
@@ -88,9 +82,9 @@ class NamedServer:
 
     def receive_plain(self, client: int, record: Record, examples: float) -> str:
         """`receive` for a client that sends its arrays plain."""
-        vector = to_vector(record, self.model.layout) - self.model.vector
-        exact = {name: record[name] for name in self.model.named_spec.exact}
-        return self.receive(client, Payload.full(self.model.layout, vector), Beside(exact), examples)
+        vector = to_vector(record, self._model.layout) - self._model.vector
+        exact = {name: record[name] for name in self._model.named_spec.exact}
+        return self.receive(client, Payload.full(self._model.layout, vector), Beside(exact), examples)
 
     def close_round(self) -> tuple[RoundOutcome, dict[int, float], dict[str, Serialized] | None]:
         """What became of the round, by how much each client's reply counted, and the next model, if there is one."""
@@ -101,7 +95,7 @@ class NamedServer:
             return outcome, shares, None
         model = server.state.model
         exact = self._exact.close(outcome.shares, model.buffers)
-        return outcome, shares, NamedModel(self.model.layout, self.model.spec, exact, built=model.vector).arrays()
+        return outcome, shares, NamedModel(self._model.layout, self._model.spec, exact, built=model.vector).arrays()
 
 
 def _tied(payload: Payload, ties: Ties) -> Payload:

@@ -36,6 +36,17 @@ class Traffic:
     """What clients measured of models of their own."""
     seconds: dict[str, float] = field(default_factory=lambda: {"train": 0.0, "compress": 0.0, "aggregate": 0.0})
 
+    def add(self, server: Server, delivery: Delivery) -> None:
+        """Count what an answer weighed and took; the server notes what its client has to say."""
+        answer = delivery.answer
+        self.up += answer.sent
+        self.seconds["train"] += answer.train_seconds
+        self.seconds["compress"] += answer.compress_seconds
+        for name, value in answer.metrics.items():
+            self.metrics.setdefault(name, []).append(value)
+        for remark in answer.remarks:
+            server.note(delivery.client, remark)
+
 
 def play_round(server: Server, clients: Sequence[int], ask: Ask, traffic: Traffic) -> RoundOutcome:
     """A whole round. Who asks for the whole model is asked again when all others have answered."""
@@ -57,13 +68,7 @@ def play_round(server: Server, clients: Sequence[int], ask: Ask, traffic: Traffi
 def _deliver(server: Server, delivery: Delivery, traffic: Traffic) -> bool:
     """Hand an answer to the server; whether it asks for the whole model."""
     answer = delivery.answer
-    traffic.up += answer.sent
-    traffic.seconds["train"] += answer.train_seconds
-    traffic.seconds["compress"] += answer.compress_seconds
-    for name, value in answer.metrics.items():
-        traffic.metrics.setdefault(name, []).append(value)
-    for remark in answer.remarks:
-        server.note(delivery.client, remark)
+    traffic.add(server, delivery)
     if answer.message is None:
         return False
     return server.receive(delivery.client, answer.message, answer.train_seconds + answer.compress_seconds).resend

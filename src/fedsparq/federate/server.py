@@ -19,7 +19,6 @@ from fedsparq.aggregate.rounds import check_mean, check_shares
 from fedsparq.errors import RunError, WireError
 from fedsparq.federate.downlink import Downlink
 from fedsparq.federate.events import Event, EventLog
-from fedsparq.federate.in_step import check_kept_in_step
 from fedsparq.federate.messages import (
     NOTHING_COUNTED,
     Acknowledgement,
@@ -29,7 +28,7 @@ from fedsparq.federate.messages import (
     reply_digest,
 )
 from fedsparq.federate.model import Model
-from fedsparq.federate.validation import Size, Validation, check_sound, size_of, too_large
+from fedsparq.federate.validation import Size, Validation, check_kept_in_step, check_sound, size_of, too_large
 from fedsparq.layout import Arrays, Layout
 from fedsparq.method import Identity, Method
 from fedsparq.payload import Payload

@@ -1,4 +1,4 @@
-"""Which replies a server takes, and what it says of those it does not."""
+"""Which replies a server takes, what it says of those it does not, and which methods it cannot keep in step."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import numpy as np
 
 from fedsparq.errors import OptionError, WireError
 from fedsparq.layout import Buffers
+from fedsparq.method import Method
 from fedsparq.payload import Payload
 
 ABSURD = 1e6
@@ -98,6 +99,20 @@ class Validation:
     @property
     def _examples(self) -> Limit:
         return Limit.parse("examples_limit", self.examples_limit)
+
+
+def check_kept_in_step(method: Method, acknowledge: bool, downlink: bool, everyone: bool = True) -> None:
+    """Refuse a run in which a method could not keep clients and server in step."""
+    if method.traits.needs_acks and not acknowledge:
+        raise OptionError(
+            f"{method.label!r} moves what clients remember only by replies that counted: acknowledge must be on"
+        )
+    if method.traits.requires_full_participation and (downlink or not everyone):
+        what = "a compressed broadcast" if downlink else "clients that are not asked in every round"
+        raise OptionError(
+            f"{method.label!r} learns the mean update from two models in a row, which {what} would hide; "
+            "leave downlink out and take fraction=1, or choose another method"
+        )
 
 
 def too_large(size: Size, bounds: Size) -> str:

@@ -6,27 +6,16 @@ import re
 from collections.abc import Iterator, Sequence
 from logging import INFO, WARNING
 
-from flwr.serverapp.strategy import (
-    DifferentialPrivacyClientSideAdaptiveClipping,
-    DifferentialPrivacyClientSideFixedClipping,
-    DifferentialPrivacyServerSideAdaptiveClipping,
-    DifferentialPrivacyServerSideFixedClipping,
-    FedAvg,
-    Strategy,
-)
+from flwr.serverapp import strategy as flowers
+from flwr.serverapp.strategy import FedAvg, Strategy
 from flwr.supercore import log
 
 from fedsparq.errors import OptionError
 from fedsparq.method import Method
 from fedsparq.protocols import ClientRule, RuleTraits, hooks_of, traits_of
 
-PRIVATE = (
-    DifferentialPrivacyClientSideAdaptiveClipping,
-    DifferentialPrivacyClientSideFixedClipping,
-    DifferentialPrivacyServerSideAdaptiveClipping,
-    DifferentialPrivacyServerSideFixedClipping,
-)
-"""What Flower has for differential privacy on the server: all four clip and add noise, with numpy's generator."""
+PRIVATE = tuple(each for name, each in vars(flowers).items() if name.startswith("DifferentialPrivacy"))
+"""What Flower has for differential privacy on the server: all clip and add noise, with numpy's generator."""
 
 _COMPARING = ("FedMedian", "FedTrimmedAvg", "Krum", "MultiKrum", "Bulyan")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +10,7 @@ import numpy as np
 from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import Strategy
 
-from fedsparq.archive import ArchiveError, make_folder, open_lock, pack, remove_scratch, unpack, write_safely
+from fedsparq.archive import ArchiveError, locked, pack, remove_scratch, unpack, write_safely
 from fedsparq.errors import OptionError, RunError, WireError
 from fedsparq.federate.exact import pack_arrays, unpack_arrays
 from fedsparq.federate.ledger import Ledger
@@ -50,12 +49,7 @@ class Checkpoint:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keep other processes away from the folder; the lock goes with the process, however it ends."""
-        make_folder(self._path.parent, private=True)
-        with open_lock(self._path.parent / "lock") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise RunError(f"another process works on the checkpoint {self._path.parent}; end it first") from None
+        with locked(self._path.parent / "lock"):
             remove_scratch(self._path.parent)
             yield
 

@@ -10,7 +10,6 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Any
 
 from flwr.app import ArrayRecord, Error, Message, MessageType, RecordDict
@@ -24,8 +23,7 @@ from fedsparq.federate.ledger import Ledger, Received, Ticket
 from fedsparq.federate.public import PublicModel
 from fedsparq.federate.serialized import NUMPY
 from fedsparq.flower.mod import BEHIND, SET_UP
-from fedsparq.flower.records import KEY, cast, only_arrays, size, to_record, with_frame
-from fedsparq.flower.wrapped import STYPE, unwrap
+from fedsparq.flower.records import KEY, STYPE, cast, only_arrays, size, to_record, unwrap, with_frame
 
 _AT_ONCE = 16
 _PAUSE, _LONGEST_PAUSE = 0.05, 1.0
@@ -76,7 +74,7 @@ Publish = Callable[[list[NamedModel]], None]
 
 @dataclass
 class LinkedGrid(Grid):
-    """All of a grid's interface. `deliver` makes of a reply what the strategy shall see.
+    """All of a grid's interface. `deliver` makes of a reply what a loop of somebody's own shall see.
 
     `send_and_receive` gives replies one by one, but a list to a loop of somebody's own. It waits no longer than
     `timeout`; without a `deadline` of its own, no longer either than five times the slowest reply so far, and at
@@ -86,7 +84,8 @@ class LinkedGrid(Grid):
     inner: Grid
     ledger: Ledger
     report: Reporter
-    deliver: Deliver
+    deliver: Deliver = lambda arrived: arrived
+    """Flower's own `start` hands replies on without looking at them: they stay ours."""
     publish: Publish = lambda models: None
     """Told of the models that leave for training, before they do."""
     deadline: float | None = None
@@ -103,7 +102,7 @@ class LinkedGrid(Grid):
         return self._push(self._addressed(messages))
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        return list(self._pulled(message_ids))
+        return [reply for _, reply in self._read(message_ids)]
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         replies = self.stream(messages, timeout)
@@ -115,8 +114,9 @@ class LinkedGrid(Grid):
         sent, begun, pause, answered = list(waiting), time.monotonic(), _PAUSE, False
         while waiting:  # what is there is taken, however short the patience
             arrived, again = 0, len(self.renamed)
-            for ids in _slices(list(waiting)):
-                for name, reply in self._read(ids):
+            ids = list(waiting)
+            for at in range(0, len(ids), _AT_ONCE):
+                for name, reply in self._read(ids[at : at + _AT_ONCE]):
                     waiting.pop(name, None)
                     arrived += 1
                     yield reply
@@ -256,17 +256,16 @@ class LinkedGrid(Grid):
 
     # what comes back
 
-    def _pulled(self, message_ids: Iterable[str]) -> Iterator[Any]:
-        for _, reply in self._read(message_ids):
-            yield reply
-
     def _read(self, message_ids: Iterable[str]) -> Iterator[tuple[str, Any]]:
         """Replies as the strategy shall see them, with the ids of the messages that they answer."""
         for reply in self.inner.pull_messages([self.renamed.get(name, name) for name in message_ids]):
             arrived = self._received(reply)
             if arrived is not None:
                 name = arrived.request.first.metadata.message_id if arrived.request else ""
-                yield name or reply.metadata.reply_to_message_id, self.deliver(arrived)
+                yield (
+                    name or reply.metadata.reply_to_message_id,
+                    self.deliver(arrived),
+                )
 
     def _received(self, reply: Message) -> Arrived | None:
         """What a reply is; None where its node was asked again instead."""
@@ -371,9 +370,3 @@ class LinkedGrid(Grid):
         """End the run if nobody could take part for a reason that lasts."""
         if self.set_up and not self.report.rounds[-1].replies:
             raise OptionError(f"no node could take part: {self.set_up}")
-
-
-def _slices(ids: list[str]) -> Iterator[list[str]]:
-    rest = iter(ids)
-    while part := list(islice(rest, _AT_ONCE)):
-        yield part

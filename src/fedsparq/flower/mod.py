@@ -16,14 +16,23 @@ from flwr.common.constant import ErrorCode
 from flwr.supercore import log
 
 from fedsparq.errors import FedSparQError, OptionError, UnknownMethodError, UpdateError, WireError
-from fedsparq.federate.client import Client, Evaluate, Ignore, NeedModel, SendAgain, Train, Trained
+from fedsparq.federate.client import Client, Evaluate, Ignore, Resend, Train, Trained
 from fedsparq.federate.exact import NamedModel
 from fedsparq.federate.messages import Broadcast, Seen
 from fedsparq.federate.validation import Validation
 from fedsparq.flower.advice import check_runs
-from fedsparq.flower.records import KEY, clip_of, examples, extra_of, of_extra, only_arrays, to_record, without_frame
+from fedsparq.flower.records import (
+    KEY,
+    clip_of,
+    examples,
+    extra_of,
+    of_extra,
+    only_arrays,
+    to_record,
+    without_frame,
+    wrap,
+)
 from fedsparq.flower.stores import store_for
-from fedsparq.flower.wrapped import wrap
 from fedsparq.method import Identity, Method
 from fedsparq.methods.registry import aggregator as aggregator_named
 from fedsparq.methods.registry import check_portable, federated_method, left_to_federations, resolver
@@ -130,11 +139,9 @@ class _Turn:
             given.check_plain(record)
         opened = self.client.open(broadcast, given)
         self.remarks += opened.remarks
-        if isinstance(opened, NeedModel):
-            return self._reply(RecordDict({key: wrap(opened.reply)}))
-        if isinstance(opened, SendAgain):
-            sent_key, about = of_extra(opened.state.extra)
-            return self._reply(RecordDict({**about, sent_key: wrap(opened.state.in_flight)}))
+        if isinstance(opened, Resend):
+            sent_key, about = of_extra(opened.extra) if opened.extra else (key, RecordDict())
+            return self._reply(RecordDict({**about, sent_key: wrap(opened.reply)}))
         if isinstance(opened, Ignore) and opened.answered:
             raise WireError(f"{BEHIND}{opened.answered}: the message of round {broadcast.round} is out of date")
         if isinstance(opened, Evaluate):

@@ -6,7 +6,6 @@ import json
 import math
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
@@ -14,32 +13,39 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from fedsparq.errors import WireError
 from fedsparq.federate.exact import ArraySpec
 from fedsparq.federate.serialized import Record, Serialized, to_array, view
-from fedsparq.flower.wrapped import STYPE, unwrap, wrap
-from fedsparq.layout import Layout
 
 EXAMPLES = "num-examples"
 """Flower's name for the number of examples an app trained on."""
 _MOST_EXAMPLES = 2**53
 """Whole numbers up to here are exact as floats."""
 KEY = "fedsparq"
+STYPE = "fedsparq/1"
+"""How an array says that its data is ours."""
 _RECORD = "config"
+_HEX = "\0hex"
+"""The name of bytes in JSON; no key of a record begins so."""
 _CLIP = "clipping_norm"
 """Where both of Flower's wrappers with clipping on the client say how long an update may be."""
 
 
-def layout_of(record: Record) -> Layout:
-    """The layout of what is compressed of a record."""
-    return ArraySpec.of(record).layout
+def wrap(data: bytes) -> ArrayRecord:
+    """Bytes as a record of one array."""
+    return ArrayRecord({KEY: Array("uint8", (len(data),), STYPE, data)})
+
+
+def unwrap(record: ArrayRecord) -> bytes | None:
+    """What `wrap` wrapped; None for a record of plain arrays."""
+    array = record.get(KEY)
+    return array.data if array is not None and array.stype == STYPE else None
 
 
 def to_record(arrays: Record) -> ArrayRecord:
-    return ArrayRecord({name: to_flower(array) for name, array in arrays.items()})
-
-
-def to_flower(array: Serialized) -> Array:
-    if isinstance(array, Array):
-        return array
-    return Array(array.dtype, tuple(array.shape), array.stype, array.data)
+    return ArrayRecord(
+        {
+            name: array if isinstance(array, Array) else Array(array.dtype, tuple(array.shape), array.stype, array.data)
+            for name, array in arrays.items()
+        }
+    )
 
 
 def size(record: Record) -> int:
@@ -76,11 +82,10 @@ def alike(contents: Mapping[int, RecordDict]) -> dict[int, RecordDict]:
 def _kinds(content: RecordDict) -> tuple[object, ...]:
     """The names of metrics, and how many numbers each of them has."""
 
-    def length(value: object) -> int:
-        return len(value) if isinstance(value, list) else -1
-
-    records = content.metric_records.items()
-    return tuple((name, tuple(sorted((key, length(each)) for key, each in record.items()))) for name, record in records)
+    return tuple(
+        (name, tuple(sorted((key, len(each) if isinstance(each, list) else -1) for key, each in record.items())))
+        for name, record in content.metric_records.items()
+    )
 
 
 def clip_of(content: RecordDict) -> float:
@@ -145,29 +150,14 @@ def _cast(array: Serialized, dtype: str) -> Serialized:
 
 def extra_of(key: str, content: RecordDict) -> bytes:
     """What a reply holds beside its update, to be sent again with it."""
-
-    def plain(records: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: {k: _jsonable(v) for k, v in record.items()} for name, record in records.items()}
-
-    return json.dumps([key, plain(content.metric_records), plain(content.config_records)]).encode()
+    kinds = content.metric_records, content.config_records
+    plain = [{name: dict(record) for name, record in records.items()} for records in kinds]
+    return json.dumps([key, *plain], default=lambda value: {_HEX: value.hex()}).encode()
 
 
 def of_extra(data: bytes) -> tuple[str, RecordDict]:
     """Undo `extra_of`."""
-    key, metrics, configs = json.loads(data)
-    records: dict[str, Any] = {name: MetricRecord(values) for name, values in metrics.items()}
-    for name, values in configs.items():
-        records[name] = ConfigRecord({k: _of_json(v) for k, v in values.items()})
-    return key, RecordDict(records)
-
-
-def _jsonable(value: Any) -> Any:
-    if isinstance(value, bytes):
-        return {"hex": value.hex()}
-    return [_jsonable(each) for each in value] if isinstance(value, list) else value
-
-
-def _of_json(value: Any) -> Any:
-    if isinstance(value, dict):
-        return bytes.fromhex(value["hex"])
-    return [_of_json(each) for each in value] if isinstance(value, list) else value
+    hook = lambda value: bytes.fromhex(value[_HEX]) if _HEX in value else value  # noqa: E731
+    key, metrics, configs = json.loads(data, object_hook=hook)
+    records = {name: MetricRecord(values) for name, values in metrics.items()}
+    return key, RecordDict({**records, **{name: ConfigRecord(values) for name, values in configs.items()}})

@@ -19,12 +19,11 @@ from fedsparq.errors import OptionError, RunError, UpdateError, WireError
 from fedsparq.federate.downlink import Lattice
 from fedsparq.federate.events import Reporter, RoundReport
 from fedsparq.federate.exact import ArraySpec, NamedModel
-from fedsparq.federate.in_step import check_kept_in_step
 from fedsparq.federate.lattice import FirstModel
 from fedsparq.federate.ledger import Ledger, Ticket
 from fedsparq.federate.model import Model
 from fedsparq.federate.named_server import NamedServer
-from fedsparq.federate.validation import Validation
+from fedsparq.federate.validation import Validation, check_kept_in_step
 from fedsparq.flower.advice import check_message_api, check_runs, has_own_start, say_who_decides, warn_of_robust
 from fedsparq.flower.checkpoint import Checkpoint
 from fedsparq.flower.grid import Arrived, LinkedGrid
@@ -170,10 +169,8 @@ class FedSparQ(Strategy):
             configs = {"train_config": train_config, "evaluate_config": evaluate_config, **more}
             if evaluate_fn is not None:
                 configs["evaluate_fn"] = lambda number, now: evaluate_fn(number + offset, now)
-            own_start = has_own_start(self.inner)
-            self._linked = LinkedGrid(grid, self._ledger, self._report, self._handed if own_start else _untouched)
-            self._linked.deadline = self._deadline
-            if own_start:
+            self._linked = LinkedGrid(grid, self._ledger, self._report, deadline=self._deadline)
+            if has_own_start(self.inner):
                 result = self._run_own_start(self._linked, arrays, left, timeout, configs)
             else:
                 result = super().start(self._linked, arrays, left, timeout, **configs)
@@ -338,7 +335,7 @@ class FedSparQ(Strategy):
         self, linked: LinkedGrid, arrays: ArrayRecord, rounds: int, timeout: float, configs: dict[str, Any]
     ) -> Result:
         """Run the inner strategy's own `start`: what counted is inferred from the models that it sends next."""
-        linked.types, linked.publish = ArraySpec.of(arrays), self._infer
+        linked.types, linked.publish, linked.deliver = ArraySpec.of(arrays), self._infer, self._handed
         result = self.inner.start(linked, arrays, rounds, timeout, **configs)
         if isinstance(result, Result) and len(result.arrays):
             result.arrays = cast(result.arrays, linked.types)
@@ -379,11 +376,6 @@ class FedSparQ(Strategy):
             sound = answered and len(result.arrays) > 0 if isinstance(result, Result) else answered or not played
         if rounds > 0 and not sound:
             raise RunError(f"the run ended without a model: {self._report.commonest}")
-
-
-def _untouched(arrived: Arrived) -> Arrived:
-    """Flower's own `start` hands replies on without looking at them: ours stay as they are."""
-    return arrived
 
 
 def _plain(arrived: Arrived) -> Message:

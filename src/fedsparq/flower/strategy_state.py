@@ -16,9 +16,10 @@ from fedsparq.flower.advice import layers
 from fedsparq.flower.records import to_record
 from fedsparq.layout import Arrays
 
-_MOMENTS = ("current_arrays", "momentum_vector", "m_t", "v_t", "clipping_norm", "current_bst")
-_TURNS = ("registered_nodes", "current_pos")
-KEPT = (*_MOMENTS, *_TURNS)
+_KEPT = (
+    *("current_arrays", "momentum_vector", "m_t", "v_t", "clipping_norm", "current_bst"),
+    *("registered_nodes", "current_pos"),
+)
 """What Flower's own strategies keep from one round to the next."""
 
 
@@ -44,15 +45,34 @@ def check_state_known(strategy: Strategy) -> None:
 
 
 def state_of(strategy: Strategy) -> tuple[Any, Arrays]:
-    """Everything that a strategy must not lose: facts for JSON, and arrays that they refer to."""
-    arrays: Arrays = {}
-    facts = _packed(_state(strategy), arrays)
-    return facts, arrays
+    """Return everything that a strategy must not lose: facts for JSON, and arrays that they refer to.
+
+    Each layer's own, the outermost first; one that says it itself speaks for those inside.
+    """
+    arrays, states = dict[str, Any](), list[dict[str, Any]]()
+    for each in layers(strategy):
+        if isinstance(each, Resumable):
+            states.append({"own": each.state_dict()})
+            break
+        states.append({name: getattr(each, name) for name in _KEPT if hasattr(each, name)})
+        if (accountant := getattr(each, "accountant", None)) is not None:
+            states[-1]["accountant"] = accountant.state_dict()
+    return _packed(states, arrays), arrays
 
 
 def restore(strategy: Strategy, facts: Any, arrays: Arrays) -> None:
     """Undo `state_of` on a strategy that was made anew."""
-    _restore(strategy, _unpacked(facts, arrays))
+    for each, state in zip(layers(strategy), _unpacked(facts, arrays), strict=False):
+        target: Any = each
+        for name, value in state.items():
+            if name == "own":
+                target.load_state_dict(value)
+            elif name != "accountant":
+                setattr(target, name, value)
+            elif target.accountant is None:
+                raise OptionError("this strategy lacks the checkpoint's accountant: what was spent would be forgotten")
+            else:
+                target.accountant.load_state_dict(value)
 
 
 def random_state(noise: bool) -> tuple[Any, Arrays]:
@@ -77,30 +97,8 @@ def set_random_state(facts: Any, arrays: Arrays) -> None:
         np.random.set_state((kind, arrays["numpy"].astype(np.uint32), place, has_gauss, gauss))
 
 
-def _state(strategy: Strategy) -> list[dict[str, Any]]:
-    """What each layer remembers, the outermost first; one that says it itself speaks for those inside."""
-    states = list[dict[str, Any]]()
-    for each in layers(strategy):
-        if isinstance(each, Resumable):
-            return [*states, {"own": each.state_dict()}]
-        state = {name: getattr(each, name) for name in KEPT if hasattr(each, name)}
-        accountant = getattr(each, "accountant", None)
-        states.append(state if accountant is None else {**state, "accountant": accountant.state_dict()})
-    return states
-
-
-def _restore(strategy: Strategy, states: list[dict[str, Any]]) -> None:
-    for each, state in zip(layers(strategy), states, strict=False):
-        target: Any = each
-        for name, value in state.items():
-            if name == "own":
-                target.load_state_dict(value)
-            elif name != "accountant":
-                setattr(target, name, value)
-            elif target.accountant is None:
-                raise OptionError("this strategy lacks the checkpoint's accountant: what was spent would be forgotten")
-            else:
-                target.accountant.load_state_dict(value)
+_LISTS = {"list": list, "tuple": tuple, "set": set}
+_RECORDS: dict[str, Any] = {"MetricRecord": MetricRecord, "ConfigRecord": ConfigRecord}
 
 
 def _packed(value: Any, arrays: Arrays) -> Any:
@@ -141,6 +139,6 @@ def _unpacked(packed: Any, arrays: Arrays) -> Any:
         return to_record(unpack_arrays(arrays[value].tobytes()))
     if kind == "dict":
         return {_unpacked(key, arrays): _unpacked(each, arrays) for key, each in value}
-    if kind in ("MetricRecord", "ConfigRecord"):
-        return {"MetricRecord": MetricRecord, "ConfigRecord": ConfigRecord}[kind](_unpacked(value, arrays))
-    return {"list": list, "tuple": tuple, "set": set}[kind](_unpacked(each, arrays) for each in value)
+    if kind in _RECORDS:
+        return _RECORDS[kind](_unpacked(value, arrays))
+    return _LISTS[kind](_unpacked(each, arrays) for each in value)

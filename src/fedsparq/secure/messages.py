@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, Self
+from functools import cache
+from typing import Annotated, Any, ClassVar, Self, get_args, get_type_hints
 
 from fedsparq.errors import WireError
 from fedsparq.payload import Reader, Writer
@@ -48,18 +49,18 @@ class PublicKeys:
         return cls(node, cipher, mask, commitment, bytes(reader.raw(SIGNATURE)))
 
 
-def _count(number: int) -> bytes:
-    writer = Writer()
-    writer.varint(number)
-    return writer.bytes()
-
-
 @dataclass(frozen=True)
 class _Part:
     """How one field of a message is written and read."""
 
     write: Callable[[Any], bytes]
     read: Callable[[Reader], Any]
+
+
+def _count(number: int) -> bytes:
+    writer = Writer()
+    writer.varint(number)
+    return writer.bytes()
 
 
 def _raw(size: int) -> _Part:
@@ -89,30 +90,43 @@ def _read_terms(reader: Reader) -> Terms:
     return Terms.decode(bytes(reader.raw(reader.varint(_MAX_TERMS))))
 
 
-_NUMBER = _Part(_count, lambda reader: reader.varint(_MAX_CLIENT))
-_TERMS = _Part(lambda terms: _count(len(terms.encode())) + terms.encode(), _read_terms)
-_KEYS = _Part(PublicKeys.encode, PublicKeys.read)
-_REST = _Part(bytes, lambda reader: bytes(reader.raw(reader.left)))
 _LISTED = _by_client(0, _raw(0))
-_SET = _Part(lambda clients: _LISTED.write(dict.fromkeys(clients, b"")), lambda reader: frozenset(_LISTED.read(reader)))
-_SEALED, _SIGNATURES = _by_client(SEALED, _raw(SEALED)), _by_client(SIGNATURE, _raw(SIGNATURE))
+_KEYS = _Part(PublicKeys.encode, PublicKeys.read)
+_Client = Annotated[int, _Part(_count, lambda reader: reader.varint(_MAX_CLIENT))]
+_Clients = Annotated[
+    frozenset[int],
+    _Part(lambda clients: _LISTED.write(dict.fromkeys(clients, b"")), lambda reader: frozenset(_LISTED.read(reader))),
+]
+_Rest = Annotated[bytes, _Part(bytes, lambda reader: bytes(reader.raw(reader.left)))]
+_Terms = Annotated[Terms, _Part(lambda terms: _count(len(terms.encode())) + terms.encode(), _read_terms)]
+_Signature = Annotated[bytes, _raw(SIGNATURE)]
+_Signatures = Annotated[Mapping[int, bytes], _by_client(SIGNATURE, _raw(SIGNATURE))]
+_Sealed = Annotated[Mapping[int, bytes], _by_client(SEALED, _raw(SEALED))]
 
 
+@dataclass(frozen=True)
 class _Message:
-    """A frame of kind Q whose metadata is the stage, and whose blob has the fields."""
+    """A frame of kind Q whose metadata is the stage, and whose blob has the fields, each as its type says."""
 
     kind: ClassVar[int]
-    parts: ClassVar[tuple[_Part, ...]]
+
+    def __init_subclass__(cls, kind: int) -> None:
+        cls.kind = kind
+
+    @classmethod
+    @cache
+    def _parts(cls) -> list[tuple[str, _Part]]:
+        hints = get_type_hints(cls, include_extras=True)
+        return [(each.name, get_args(hints[each.name])[1]) for each in fields(cls)]
 
     def encode(self) -> bytes:
-        values = (getattr(self, each.name) for each in fields(self))  # type: ignore[arg-type]
-        body = b"".join(part.write(value) for part, value in zip(self.parts, values, strict=True))
+        body = b"".join(part.write(getattr(self, name)) for name, part in self._parts())
         return pack_frame("Q", bytes([self.kind]), (body,))
 
     @classmethod
     def decode(cls, message: bytes) -> Self:
         reader = opened(message, cls.kind)
-        made = cls(*(part.read(reader) for part in cls.parts))
+        made = cls(*(part.read(reader) for _, part in cls._parts()))
         if reader.left:
             raise WireError(f"a message of a secure sum goes on for {reader.left} bytes behind its end")
         return made
@@ -134,124 +148,86 @@ def kind_of(message: bytes) -> int:
 
 
 @dataclass(frozen=True)
-class Invitation(_Message):
-    """1, server to client: take part in a sum on these terms, under this number."""
+class Invitation(_Message, kind=1):
+    """Server to client: take part in a sum on these terms, under this number."""
 
-    client: int
-    terms: Terms
-    kind = 1
-    parts = (
-        _NUMBER,
-        _TERMS,
-    )
+    client: _Client
+    terms: _Terms
 
 
 @dataclass(frozen=True)
-class Advertised(_Message):
-    """2, the client's answer: its public keys of this round."""
+class Advertised(_Message, kind=2):
+    """The client's answer: its public keys of this round."""
 
-    keys: PublicKeys
-    kind = 2
-    parts = (_KEYS,)
+    keys: Annotated[PublicKeys, _KEYS]
 
 
 @dataclass(frozen=True)
-class Neighbourhood(_Message):
-    """3, server to client: the ring of all clients, and the keys of your neighbours on it."""
+class Neighbourhood(_Message, kind=3):
+    """Server to client: the ring of all clients, and the keys of your neighbours on it."""
 
-    ring: Mapping[int, bytes]
+    ring: Annotated[Mapping[int, bytes], _by_client(KEY, _raw(KEY), rising=False)]
     """Each client's node key, in the order of the ring."""
-    keys: Mapping[int, PublicKeys]
-    kind = 3
-    parts = (
-        _by_client(KEY, _raw(KEY), rising=False),
-        _by_client(4 * KEY + SIGNATURE, _KEYS),
-    )
+    keys: Annotated[Mapping[int, PublicKeys], _by_client(4 * KEY + SIGNATURE, _KEYS)]
 
 
 @dataclass(frozen=True)
-class Shared(_Message):
-    """4, the client's answer: for each neighbour shares of its two secrets, encrypted for it."""
+class Shared(_Message, kind=4):
+    """The client's answer: for each neighbour shares of its two secrets, encrypted for it."""
 
-    sealed: Mapping[int, bytes] = field(repr=False)
-    kind = 4
-    parts = (_SEALED,)
+    sealed: _Sealed = field(repr=False)
 
 
 @dataclass(frozen=True)
-class Collected(_Message):
-    """5, server to client: who has shared its secrets, and what the neighbours among them encrypted for it."""
+class Collected(_Message, kind=5):
+    """Server to client: who has shared its secrets, and what the neighbours among them encrypted for it."""
 
-    shared: frozenset[int]
-    sealed: Mapping[int, bytes] = field(repr=False)
-    kind = 5
-    parts = (
-        _SET,
-        _SEALED,
-    )
+    shared: _Clients
+    sealed: _Sealed = field(repr=False)
 
 
 @dataclass(frozen=True)
-class Masked(_Message):
-    """6, the client's answer: its numbers, masked, and its signature on whose masks are in them."""
+class Masked(_Message, kind=6):
+    """The client's answer: its numbers, masked, and its signature on whose masks are in them."""
 
-    digest: bytes
+    digest: Annotated[bytes, _raw(8)]
     """By which its reply will be acknowledged."""
-    signature: bytes
-    data: bytes = field(repr=False)
-    kind = 6
-    parts = (
-        _raw(8),
-        _raw(SIGNATURE),
-        _REST,
-    )
+    signature: _Signature
+    data: _Rest = field(repr=False)
 
 
 @dataclass(frozen=True)
-class Survivors(_Message):
-    """7, server to client: who has sent its numbers, and the signatures of the neighbours that have."""
+class Survivors(_Message, kind=7):
+    """Server to client: who has sent its numbers, and the signatures of the neighbours that have."""
 
-    alive: frozenset[int]
-    signatures: Mapping[int, bytes]
-    kind = 7
-    parts = (
-        _SET,
-        _SIGNATURES,
-    )
+    alive: _Clients
+    signatures: _Signatures
 
 
 @dataclass(frozen=True)
-class Confirmed(_Message):
-    """8, the client's answer: its signature on who was said to be alive."""
+class Confirmed(_Message, kind=8):
+    """The client's answer: its signature on who was said to be alive."""
 
-    signature: bytes
-    kind = 8
-    parts = (_raw(SIGNATURE),)
+    signature: _Signature
 
 
 @dataclass(frozen=True)
-class Confirmations(_Message):
-    """9, server to client: the signatures of those who were told the same."""
+class Confirmations(_Message, kind=9):
+    """Server to client: the signatures of those who were told the same."""
 
-    signatures: Mapping[int, bytes]
-    kind = 9
-    parts = (_SIGNATURES,)
+    signatures: _Signatures
 
 
 @dataclass(frozen=True)
-class Unmasking(_Message):
-    """10, the client's answer: of each neighbour alive a share of its own mask's seed, of each other one a share of the
-    key that its pairwise masks came from."""
+class Unmasking(_Message, kind=10):
+    """The client's answer: of each neighbour alive a share of its own mask's seed, of each other one a share of the key
+    that its pairwise masks came from."""
 
-    shares: Mapping[int, bytes] = field(repr=False)
-    kind = 10
-    parts = (_by_client(SHARE, _raw(SHARE)),)
+    shares: Annotated[Mapping[int, bytes], _by_client(SHARE, _raw(SHARE))] = field(repr=False)
 
 
 @dataclass(frozen=True)
-class Accusation(_Message):
-    """12, in place of answer 4: this client shows another node's key than before."""
+class Accusation(_Message, kind=12):
+    """The client's answer in place of `Shared`: this client shows another node's key than before."""
 
-    client: int
-    kind = 12
-    parts = (_NUMBER,)
+    client: _Client

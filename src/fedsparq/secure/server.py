@@ -14,24 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsparq.errors import SecureSumError, WireError
-from fedsparq.secure import masks, shamir
+from fedsparq.secure import masks, messages, shamir
 from fedsparq.secure.client import pairwise
 from fedsparq.secure.keys import Agreement, check_signature, digest
-from fedsparq.secure.messages import (
-    Accusation,
-    Advertised,
-    Collected,
-    Confirmations,
-    Confirmed,
-    Invitation,
-    Masked,
-    Neighbourhood,
-    PublicKeys,
-    Shared,
-    Survivors,
-    Unmasking,
-    kind_of,
-)
+from fedsparq.secure.messages import PublicKeys, kind_of
 from fedsparq.secure.ring import Ring
 from fedsparq.secure.terms import Terms
 
@@ -75,12 +61,12 @@ class SecureSum:
         self._total = np.zeros(terms.length, np.uint32)
 
     def invitations(self) -> dict[int, bytes]:
-        return {client: Invitation(client, self.terms).encode() for client in self._asked}
+        return {client: messages.Invitation(client, self.terms).encode() for client in self._asked}
 
     def neighbourhoods(self, answers: Mapping[int, bytes]) -> dict[int, bytes]:
         """Who advertised sound keys is put on a ring in random order; each learns the keys of those nearest to it."""
         trial = Agreement(secrets.token_bytes(32))
-        for client, said in self._read(Advertised, answers, self._asked):
+        for client, said in self._read(messages.Advertised, answers, self._asked):
             with self._refusing(client):
                 keys = said.keys
                 check_signature(keys.node, keys.signature, keys.signed_text(self.terms, client))
@@ -95,7 +81,7 @@ class SecureSum:
         self._ring = Ring(self.terms, {client: self._keys[client].node for client in order})
         self._near = {client: self._ring.near(client) for client in order}
         return {
-            client: Neighbourhood(self._ring.nodes, {other: self._keys[other] for other in near}).encode()
+            client: messages.Neighbourhood(self._ring.nodes, {other: self._keys[other] for other in near}).encode()
             for client, near in self._near.items()
         }
 
@@ -104,13 +90,13 @@ class SecureSum:
 
         Whoever is accused by so many that no sum can be made without them is left out of the next one.
         """
-        accusing = {client: answer for client, answer in answers.items() if kind_of(answer) == Accusation.kind}
-        accused = [said.client for _, said in self._read(Accusation, accusing, self._near)]
+        accusing = {client: answer for client, answer in answers.items() if kind_of(answer) == messages.Accusation.kind}
+        accused = [said.client for _, said in self._read(messages.Accusation, accusing, self._near)]
         self.offenders |= {
             client for client in self._near if accused.count(client) > len(self._near) - self.terms.survivors
         }
         others = {client: answer for client, answer in answers.items() if client not in accusing}
-        for client, said in self._read(Shared, others, self._near):
+        for client, said in self._read(messages.Shared, others, self._near):
             with self._refusing(client):
                 if said.sealed.keys() != self._near[client]:
                     raise SecureSumError("it did not share its secrets with just its neighbours")
@@ -118,7 +104,7 @@ class SecureSum:
         self._enough(len(self._sealed), "shared their secrets")
         shared = frozenset(self._sealed)
         return {
-            client: Collected(shared, {other: self._sealed[other][client] for other in near}).encode()
+            client: messages.Collected(shared, {other: self._sealed[other][client] for other in near}).encode()
             for client in shared
             if len(near := self._near[client] & shared) >= self.terms.threshold
         }
@@ -128,7 +114,7 @@ class SecureSum:
         with self._refusing(client):
             if client not in self._sealed or client in self._alive:
                 raise WireError("masked numbers that nobody asked for")
-            said = Masked.decode(answer)
+            said = messages.Masked.decode(answer)
             self._ring.check_signatures({client: said.signature}, self._ring.masked_text(self._sealed))
             self._total += masks.unpack(said.data, self.terms.length, self.terms.bits)
             self._alive[client] = said.signature
@@ -140,24 +126,26 @@ class SecureSum:
         self._enough(len(self._alive), "sent their numbers")
         alive = frozenset(self._alive)
         return {
-            client: Survivors(alive, {other: self._alive[other] for other in self._near[client] & alive}).encode()
+            client: messages.Survivors(
+                alive, {other: self._alive[other] for other in self._near[client] & alive}
+            ).encode()
             for client in alive
         }
 
     def confirmations(self, answers: Mapping[int, bytes]) -> dict[int, bytes]:
         """To each who signed who is alive, the signatures of all who did."""
         signatures, text = {}, self._ring.alive_text(self._sealed, self._alive)
-        for client, said in self._read(Confirmed, answers, self._alive):
+        for client, said in self._read(messages.Confirmed, answers, self._alive):
             with self._refusing(client):
                 self._ring.check_signatures({client: said.signature}, text)
                 signatures[client] = said.signature
         self._enough(len(signatures), "signed who is alive")
-        return dict.fromkeys(signatures, Confirmations(signatures).encode())
+        return dict.fromkeys(signatures, messages.Confirmations(signatures).encode())
 
     def result(self, answers: Mapping[int, bytes]) -> Sum:
         """The sum without its masks."""
         terms, given, answered, faults = self.terms, dict[int, dict[int, bytes]](), set(), Counter[int]()
-        for client, said in self._read(Unmasking, answers, self._alive):
+        for client, said in self._read(messages.Unmasking, answers, self._alive):
             answered.add(client)
             for neighbour in said.shares.keys() & self._near[client]:
                 given.setdefault(neighbour, {})[client] = said.shares[neighbour]

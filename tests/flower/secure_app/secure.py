@@ -9,7 +9,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from fedsparq.federate.rounds import Delivery
-from fedsparq.flower.wrapped import unwrap
+from fedsparq.flower.records import unwrap
 from fedsparq.lab.engines.engine import Asked
 from fedsparq.lab.engines.flower import GridEngine, work
 from fedsparq.lab.experiments.flower_app import PARTITION, find_clients

@@ -20,7 +20,7 @@ import fedsparq
 from fedsparq import Model
 from fedsparq.federate.messages import Reply
 from fedsparq.flower import FedSparQ, compress
-from fedsparq.flower.wrapped import unwrap
+from fedsparq.flower.records import unwrap
 from fedsparq.lab.engines.engine import build_task
 from fedsparq.lab.engines.flower import FlowerSimulation, GridEngine, client_app
 from fedsparq.lab.engines.local import LocalEngine

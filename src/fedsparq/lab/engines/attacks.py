@@ -109,7 +109,9 @@ class Attack:
         own = decode(reply.blob, layout)
         match kind:
             case "nan":
-                return replace(reply, blob=encode(_raw(own, own.dense() * np.float32(np.nan)))).encode()
+                return replace(
+                    reply, blob=encode(Payload.full(layout, own.dense() * np.float32(np.nan), own.buffers))
+                ).encode()
             case "scale":
                 lie = own.dense() * np.float32(self.faults.hostile_scale)
             case "sign-flip":
@@ -143,10 +145,6 @@ def _sparse(own: Payload, lie: NDArray[np.floating]) -> Payload:
     vector = np.clip(lie, -limit, limit).astype(np.float32)
     indices = np.flatnonzero(vector)
     return replace(Payload.sparse(own.layout, indices, vector[indices]), buffers=own.buffers)
-
-
-def _raw(own: Payload, vector: Vector) -> Payload:
-    return Payload.full(own.layout, vector, own.buffers)
 
 
 def _under_limits(reply: Reply, own: Payload, rng: np.random.Generator) -> bytes:

@@ -16,11 +16,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from queue import Empty, Queue
 from threading import Thread
+from typing import Any
 
 from fedsparq.errors import MissingExtraError, RunError, WireError
 from fedsparq.federate.client import Answer
 from fedsparq.federate.rounds import Delivery
-from fedsparq.flower.wrapped import unwrap, wrap
+from fedsparq.flower.records import unwrap, wrap
 from fedsparq.lab.engines.engine import Asked, Engine, import_homes, worker_of
 from fedsparq.lab.specs import RunSpec
 from fedsparq.lab.tasks import Task
@@ -103,23 +104,19 @@ def _answer(reply: Message) -> Answer:
     data = None if about["silent"] else unwrap(reply.content.array_records["arrays"])
     if data is None and not about["silent"]:
         raise WireError("its array is not one of FedSparQ's")
-    said = tuple(remark[:_MOST_SAID] for remark in _texts(about["remarks"]))
-    metrics = dict(zip(_texts(about.get("metrics", [])), _numbers(about.get("measured", [])), strict=True))
-    train_seconds, compress_seconds = _numbers(about["seconds"])
+    said = tuple(remark[:_MOST_SAID] for remark in _listed(about["remarks"], str))
+    metrics = dict(
+        zip(_listed(about.get("metrics", []), str), _listed(about.get("measured", []), int | float), strict=True)
+    )
+    train_seconds, compress_seconds = _listed(about["seconds"], int | float)
     if not all(0 <= spent <= _MOST_SECONDS for spent in (train_seconds, compress_seconds)):
         raise WireError(f"it says that it took {train_seconds} and {compress_seconds} seconds")
     return Answer(data, said, len(data or b""), train_seconds, compress_seconds, metrics)
 
 
-def _texts(values: object) -> list[str]:
-    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-        raise WireError("it has something else where texts belong")
-    return values
-
-
-def _numbers(values: object) -> list[float]:
-    if not isinstance(values, list) or not all(isinstance(value, int | float) for value in values):
-        raise WireError("it has something else where numbers belong")
+def _listed(values: object, kind: Any) -> list[Any]:
+    if not isinstance(values, list) or not all(isinstance(value, kind) for value in values):
+        raise WireError(f"{str(values)[:80]} is not a list of {kind}")
     return values
 
 

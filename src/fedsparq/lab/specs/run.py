@@ -15,8 +15,8 @@ from pydantic import BaseModel, BeforeValidator, Field, ValidationInfo, field_va
 
 from fedsparq.errors import OptionError
 from fedsparq.federate.downlink import Lattice
-from fedsparq.federate.in_step import check_kept_in_step
 from fedsparq.federate.messages import REPLY_OVERHEAD
+from fedsparq.federate.validation import check_kept_in_step
 from fedsparq.lab.settings import (
     SUPERVISED,
     DataSpec,
