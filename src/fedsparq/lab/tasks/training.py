@@ -15,7 +15,7 @@ from torch.optim.sgd import sgd
 
 from fedsparq.errors import DataError, FedSparQError
 from fedsparq.lab.tasks.dataset import IGNORED, Dataset, Split, is_image
-from fedsparq.lab.tasks.devices import preserve_rng_state
+from fedsparq.lab.tasks.devices import seeded
 from fedsparq.lab.tasks.flat_model import FlatModel
 from fedsparq.lab.tasks.settings import PerExample, Training
 from fedsparq.layout import Vector
@@ -60,8 +60,7 @@ def train(
     total, remedy = 0.0, f"lower lr (now {options.lr}) or set clip_norm"
     model.module.train()
     rng, crop_rng = (np.random.default_rng(np.random.SeedSequence(seed, spawn_key=key)) for key in ((), (1,)))
-    with preserve_rng_state(model.device):
-        torch.manual_seed(int(rng.integers(2**63)))
+    with seeded(model.device, int(rng.integers(2**63))):
         done = 0
         while done < steps:
             order = indices[rng.permutation(len(indices))][:used][: (steps - done) * batch_size]
