@@ -32,11 +32,12 @@ class Worker:
     task: Task
     states: Path
     keys: Path | None = None
-    """Where a node keeps the keys by which nodes know each other, over all its runs; with the states, if not given."""
+    """Where a node keeps the keys by which nodes know each other, over all its runs. None in a simulation: they are with
+    the states, and the run makes all states safe together, once a round."""
 
     def answer(self, client: int, message: bytes, saved: int, dies_before_saving: bool = False) -> Answer:
         """One client's answer to a broadcast; `saved` is the round of the last checkpoint."""
-        store = (_Forgetting if dies_before_saving else DiskStore)(self.states, saved)
+        store = (_Forgetting if dies_before_saving else DiskStore)(self.states, saved, durable=self.keys is not None)
 
         def train(model: Model, hook: GradientHook | None, number: int, **more: Any) -> Trained:
             return self._task(client, number).train(client, model, number, hook, **more)
