@@ -15,6 +15,8 @@ from fedsparq.errors import OptionError
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 """Parameters of glibc's `mallopt`."""
 _RETAINED_BYTES = 1 << 30
+_LARGEST_IN_HEAP = 1 << 25
+"""glibc's own limit: it ignores a larger number, and stays at 128 KiB."""
 
 
 def select_device(name: str) -> torch.device:
@@ -58,5 +60,5 @@ def prepare_process() -> None:
     is_set = any(name in os.environ for name in names) or "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", "")
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform.startswith("linux") and not is_set else None
     if mallopt is not None:
-        mallopt(_MMAP_THRESHOLD, _RETAINED_BYTES)
+        mallopt(_MMAP_THRESHOLD, _LARGEST_IN_HEAP)
         mallopt(_TRIM_THRESHOLD, _RETAINED_BYTES)

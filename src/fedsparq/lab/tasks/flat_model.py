@@ -28,6 +28,7 @@ class FlatModel:
         self.module, self.device = module.to(device), device
         self.layout = Layout.of(module)
         _check_float32(self.layout)
+        self._has_buffers = bool(self.layout.buffers or self.layout.counters)
         state = module.state_dict(keep_vars=True)
         if len({id(value) for value in state.values()}) < len(state):
             raise OptionError("the model shares one tensor under two names, which a flat vector cannot hold")
@@ -44,11 +45,15 @@ class FlatModel:
     def load(self, vector: Vector, buffers: Buffers | None = None) -> None:
         """Take over parameters, and statistics and counters where the model has any; all are copied."""
         arrays = self.layout.unflatten(vector, buffers)
-        for name, tensor in self.module.state_dict().items():
-            tensor.copy_(_tensor(arrays[name]))
+        self.vector.copy_(_tensor(vector))
+        if self._has_buffers:
+            for name, tensor in self.module.state_dict().items():
+                tensor.copy_(_tensor(arrays[name]))
 
     def state(self) -> tuple[Vector, Buffers | None]:
         """A copy of the parameters, and of the statistics and counters where the model has any."""
+        if not self._has_buffers:
+            return self.vector.numpy(force=True).copy(), None
         return self.layout.flatten({name: tensor.cpu().numpy() for name, tensor in self.module.state_dict().items()})
 
 
