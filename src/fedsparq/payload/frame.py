@@ -65,6 +65,11 @@ def frame_kind(message: bytes) -> str:
     return letter if letter in KINDS else ""
 
 
+def metadata_size(message: bytes) -> int:
+    """Return how long the metadata of a frame is."""
+    return int.from_bytes(message[6:8], "little")
+
+
 def read_frame(message: bytes, *kinds: str) -> Frame:
     """Return the frame of a message of one of these kinds, or raise WireError."""
     names = " or ".join(KINDS[kind] for kind in kinds)

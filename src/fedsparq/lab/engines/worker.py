@@ -32,8 +32,8 @@ class Worker:
     task: Task
     states: Path
     keys: Path | None = None
-    """Where a node keeps the keys by which nodes know each other, over all its runs. None in a simulation: they are with
-    the states, and the run makes all states safe together, once a round."""
+    """Where a node keeps the keys by which nodes know each other, over all its runs. None in a simulation: they are
+    with the states, which the run makes safe all at once."""
 
     def answer(self, client: int, message: bytes, saved: int, dies_before_saving: bool = False) -> Answer:
         """One client's answer to a broadcast; `saved` is the round of the last checkpoint."""
