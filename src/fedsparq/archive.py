@@ -246,7 +246,7 @@ def replacing(path: Path, *, private: bool = False, durable: bool = True) -> Ite
     """
     scratch = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}{SCRATCH}")
     try:
-        make_folder(path.parent, private)
+        make_folder(path.parent, private, durable)
         with create(scratch, private) as file:
             yield file
             file.flush()
@@ -273,12 +273,14 @@ def write_safely(
         file.writelines([data] if isinstance(data, bytes) else data)
 
 
-def make_folder(folder: Path, private: bool = False) -> None:
-    """Make a folder and those above it, so that they are still there after a power failure."""
-    missing = [path for path in (folder, *folder.parents) if not path.exists()]
-    for path in reversed(missing):
-        path.mkdir(0o700 if private else 0o777, exist_ok=True)
-        sync_folder(path.parent)
+def make_folder(folder: Path, private: bool = False, durable: bool = True) -> None:
+    """Make a folder and those above it; if `durable`, they are still there after a power failure."""
+    if folder.exists():
+        return
+    make_folder(folder.parent, private, durable)
+    folder.mkdir(0o700 if private else 0o777, exist_ok=True)
+    if durable:
+        sync_folder(folder.parent)
 
 
 def sync_folder(folder: Path) -> None:

@@ -114,7 +114,8 @@ def test_failed_write_leaves_the_old_state(
     assert not list((tmp_path / "client-0").glob(".*"))
 
 
-def test_killed_writer_leaves_nothing_behind(tmp_path: Path) -> None:
+@pytest.mark.parametrize("durable", [True, False])
+def test_killed_writer_leaves_nothing_behind(tmp_path: Path, durable: bool) -> None:
     """At each moment of a save the process ends: no clean-up runs."""
     script = """
 import os, sys
@@ -129,7 +130,7 @@ def count(real):
             os._exit(9)
         return real(*args, **kwargs)
     return call
-store = DiskStore(Path(sys.argv[1]))
+store = DiskStore(Path(sys.argv[1]), durable=sys.argv[3] == "True")
 for name in ("fsync", "replace", "open", "unlink"):
     setattr(os, name, count(getattr(os, name)))
 store.save(0, state(2))
@@ -140,7 +141,7 @@ store.save(0, state(2))
     store = DiskStore(tmp_path)
     store.save(0, state(1))
     for moment in range(1, 9):
-        command = [sys.executable, "-c", script, str(tmp_path), str(moment)]
+        command = [sys.executable, "-c", script, str(tmp_path), str(moment), str(durable)]
         here = os.pathsep.join([str(Path(__file__).parent), *sys.path])
         code = subprocess.run(command, env={**os.environ, "PYTHONPATH": here}, check=False).returncode
         assert loaded_round(store) in (1, 2)

@@ -20,7 +20,7 @@ from fedsparq.errors import OptionError, WireError
 from fedsparq.federate.exact import NOTHING_BESIDE, Beside
 from fedsparq.method import Identity
 from fedsparq.payload import Reader, Writer
-from fedsparq.payload.frame import FRAME, frame_kind, pack_frame, read_frame
+from fedsparq.payload.frame import FRAME, frame_kind, metadata_size, pack_frame, read_frame
 from fedsparq.payload.support import RoundPlan
 
 _REPLY = struct.Struct("<III")
@@ -239,7 +239,7 @@ def decode_answer(message: bytes, limit: int | None = None) -> Reply | FullWante
 
 def reply_digest(message: bytes) -> int:
     """64 bits that tell replies apart; of a salted one, they say nothing of what it holds."""
-    if frame_kind(message) == "R" and Reply.decode(message).salt:
+    if frame_kind(message) == "R" and metadata_size(message) > _REPLY.size:
         return int.from_bytes(hashlib.sha256(message).digest()[:8], "little")
     return xxhash.xxh3_64_intdigest(message)
 

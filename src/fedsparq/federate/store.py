@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from itertools import count
@@ -14,7 +15,7 @@ from fedsparq.errors import RunError
 from fedsparq.federate.state import ClientState, HeldModel, StateError
 from fedsparq.layout import Layout
 
-_HELD = "held-"
+_HELD, _SUFFIX = "held-", ".safetensors"
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class MemoryStore:
 
 @dataclass(frozen=True)
 class DiskStore:
-    """A folder a client, in it a file named by its round; a file is written, synced and renamed, never changed.
+    """A folder a client, in it a file named by its round; a file is written and renamed, never changed.
 
     `saved` is the round of the last checkpoint that a run may have to go back to: the newest state up to that round is
     kept beside the newest of all. Every other state is removed. Files and folders are their owner's alone.
@@ -69,11 +70,13 @@ class DiskStore:
 
     folder: Path
     saved: int | None = None
+    durable: bool = True
+    """Whether `save` returns when the state would survive a power failure; if not, `os.sync` is the caller's."""
 
     def load(self, client: int, layout: Layout) -> Loaded:
         """The newest state that can be read; any newer one is set aside under another name, and named."""
         remarks: list[str] = []
-        for _, path in _versions(self.folder / f"client-{client}"):
+        for _, path in self._versions(client):
             try:
                 data = read_writable(path)
                 loaded = Loaded(ClientState.decode(data, layout), "; ".join(remarks))
@@ -90,11 +93,12 @@ class DiskStore:
 
     def save(self, client: int, state: ClientState) -> None:
         folder = self.folder / f"client-{client}"
-        write_safely(folder / f"{state.round}.safetensors", state.encode_parts(), private=True)
-        self._tidy(client, state.round)
+        path = folder / f"{state.round}{_SUFFIX}"
+        write_safely(path, state.encode_parts(), private=True, durable=self.durable)
+        self._tidy(folder, state.round)
 
     def load_held(self, client: int, layout: Layout) -> HeldModel | None:
-        for _, path in _versions(self.folder / f"client-{client}", _HELD):
+        for _, path in self._versions(client, _HELD):
             held = HeldModel.decode(read_writable(path), layout)
             if held is not None:
                 return held
@@ -102,9 +106,9 @@ class DiskStore:
 
     def save_held(self, client: int, held: HeldModel) -> None:
         folder = self.folder / f"client-{client}"
-        path = folder / f"{_HELD}{held.version}.safetensors"
+        path = folder / f"{_HELD}{held.version}{_SUFFIX}"
         write_safely(path, held.encode_parts(), private=True, durable=False)
-        self._tidy(client, held.version, _HELD)
+        self._tidy(folder, held.version, _HELD)
 
     def locked(self) -> AbstractContextManager[None]:
         """A context in which no other process works in the folder."""
@@ -112,7 +116,7 @@ class DiskStore:
 
     def go_back(self, number: int) -> None:
         """Remove every client's states of rounds after `number`: the run goes on from there."""
-        for path in self.folder.glob("client-*/*.safetensors"):
+        for path in self.folder.glob(f"client-*/*{_SUFFIX}"):
             version = path.stem.removeprefix(_HELD)
             if version.isdecimal() and int(version) > number:
                 path.unlink()
@@ -120,24 +124,32 @@ class DiskStore:
     def keep_newest(self) -> None:
         """Remove all but every client's newest state and held model: the run is over."""
         for folder in self.folder.glob("client-*"):
-            newest = {path for prefix in ("", _HELD) for _, path in _versions(folder, prefix)[:1]}
-            for path in {*folder.iterdir()} - newest:
-                path.unlink()
+            names = os.listdir(folder)
+            newest = {name for prefix in ("", _HELD) for _, name in _versions(names, prefix)[:1]}
+            for name in {*names} - newest:
+                os.unlink(folder / name)
 
-    def _tidy(self, client: int, newest: int, prefix: str = "") -> None:
-        """Remove what is neither the newest nor what a run may have to go back to."""
+    def _versions(self, client: int, prefix: str = "") -> list[tuple[int, Path]]:
+        """A client's files, newest round first."""
         folder = self.folder / f"client-{client}"
-        older = [(number, old) for number, old in _versions(folder, prefix) if number != newest]
+        names = os.listdir(folder) if folder.exists() else []
+        return [(number, folder / name) for number, name in _versions(names, prefix)]
+
+    def _tidy(self, folder: Path, newest: int, prefix: str = "") -> None:
+        """Remove what is neither the newest nor what a run may have to go back to."""
+        names = os.listdir(folder)
+        older = [(number, old) for number, old in _versions(names, prefix) if number != newest]
         needed = max((number for number, _ in older if self.saved is not None and number <= self.saved), default=None)
         unneeded = [old for number, old in older if number != needed]
-        for path in (*unneeded, *folder.glob(f".*{SCRATCH}")):
-            path.unlink(missing_ok=True)
+        for name in (*unneeded, *(name for name in names if name.startswith(".") and name.endswith(SCRATCH))):
+            (folder / name).unlink(missing_ok=True)
 
 
-def _versions(folder: Path, prefix: str = "") -> list[tuple[int, Path]]:
-    """A client's files, newest round first."""
-    named = [(path.stem.removeprefix(prefix), path) for path in folder.glob(f"{prefix}*.safetensors")]
-    return sorted(((int(version), path) for version, path in named if version.isdecimal()), reverse=True)
+def _versions(names: Iterable[str], prefix: str) -> list[tuple[int, str]]:
+    """The names of states or held models, newest round first."""
+    ours = [name for name in names if name.startswith(prefix) and name.endswith(_SUFFIX)]
+    versions = [(name.removeprefix(prefix).removesuffix(_SUFFIX), name) for name in ours]
+    return sorted(((int(version), name) for version, name in versions if version.isdecimal()), reverse=True)
 
 
 def _set_aside(path: Path) -> Path:

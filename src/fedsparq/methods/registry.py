@@ -147,9 +147,20 @@ def resolver(*trusted: str) -> Callable[[Identity], Method]:
     """Return a function that builds the method that a broadcast names.
 
     A name from the wire never triggers an import: it must be registered in this process, be installed as an entry
-    point, or be among the `trusted`, which are names that this side was given by its own operator.
+    point, or be among the `trusted`, which are names that this side was given by its own operator. The last method is
+    kept: clients that take turns in one process are asked for the same one.
     """
-    return lambda identity: _resolve(identity, trusted)
+    last: dict[bytes, Method] = {}
+
+    def resolve(identity: Identity) -> Method:
+        key = identity.encode()
+        if key not in last:
+            made = _resolve(identity, trusted)
+            last.clear()
+            last[key] = made
+        return last[key]
+
+    return resolve
 
 
 def _resolve(identity: Identity, trusted: Iterable[str]) -> Method:

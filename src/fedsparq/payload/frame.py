@@ -1,8 +1,8 @@
 """The frame around every message: a kind, metadata, blobs, and one checksum.
 
 ``"FSQ"  kind (1 letter)  version (1)  number of blobs (1)  length of metadata (2)  metadata  varint length of each
-blob but the last  xxh32 of all before and of the blobs (4)  blobs``. FSQ1 payloads and FSQS streams are formats of
-their own: no kind has their letter.
+blob but the last  the lower half of xxh3-64 of all before and of the blobs (4)  blobs``. FSQ1 payloads and FSQS streams
+are formats of their own: no kind has their letter. (xxh32 took 70 times as long.)
 """
 
 from __future__ import annotations
@@ -65,6 +65,11 @@ def frame_kind(message: bytes) -> str:
     return letter if letter in KINDS else ""
 
 
+def metadata_size(message: bytes) -> int:
+    """Return how long the metadata of a frame is."""
+    return int.from_bytes(message[6:8], "little")
+
+
 def read_frame(message: bytes, *kinds: str) -> Frame:
     """Return the frame of a message of one of these kinds, or raise WireError."""
     names = " or ".join(KINDS[kind] for kind in kinds)
@@ -93,7 +98,7 @@ def read_frame(message: bytes, *kinds: str) -> Frame:
 
 
 def _checksum(*parts: bytes | memoryview) -> bytes:
-    checksum = xxhash.xxh32()
+    checksum = xxhash.xxh3_64()
     for part in parts:
         checksum.update(part)
-    return checksum.intdigest().to_bytes(_CHECKSUM, "little")
+    return (checksum.intdigest() & 0xFFFFFFFF).to_bytes(_CHECKSUM, "little")

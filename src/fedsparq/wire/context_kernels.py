@@ -21,6 +21,7 @@ LOW, HIGH, CODE, AT, UNSOUND = 0, 1, 2, 3, 4
 _MET = 0xFF
 _STRETCHED = 12
 """A context's number, shifted down by this, is the index of its chance in the table `stretch`."""
+_CHANCES = 4095
 _LIMIT = 2047
 _LEARNING = 6
 _EVEN = 1 << 23
@@ -99,48 +100,49 @@ def walk(levels: Any, matrix: Any, top: int, tables: Any, learned: Any, coder: A
     coordinate is sent, three of its sign), and the context of all coordinates.
     """
     rows, columns, stride = matrix
-    weights, whole = learned
+    weights, wholes = learned
+    w_0, w_1, w_2, w_3, whole = weights[0], weights[1], weights[2], weights[3], wholes[0]
     stretch, squash, rates = tables
     row_signs, column_signs = np.full(rows, _EVEN), np.full(columns, _EVEN)
-    near_sent, near_signs = np.full(_NEIGHBOURS, whole[0] & ~_MET), np.full(9, _EVEN)
+    near_sent, near_signs = np.full(_NEIGHBOURS, whole & ~_MET), np.full(9, _EVEN)
     column_sent = np.full(columns, np.int64(-1))
     more, lengths = np.full(_UNARY, _EVEN), np.full(_LONGEST, _EVEN)
     for r in range(rows):
-        row_sent = whole[0] & ~_MET
+        row_sent = whole & ~_MET
+        row, upper = levels[r * columns : (r + 1) * columns], levels[max(r - 1, 0) * columns : max(r, 1) * columns]
         left = left_2 = last = 0
         for k in range(columns):
-            i = r * columns + k
-            above = int(levels[i - columns]) if r > 0 else 0
-            behind = int(levels[i - stride]) if 0 < stride <= k else 0
+            above = int(upper[k]) if r > 0 else 0
+            behind = int(row[k - stride]) if 0 < stride <= k else 0
             near = int(left != 0) + 2 * int(left_2 != 0) + 4 * int(above != 0) + 8 * int(behind != 0)
             if column_sent[k] < 0:
-                column_sent[k] = whole[0] & ~_MET
-            a = stretch[row_sent >> _STRETCHED]
-            b = stretch[column_sent[k] >> _STRETCHED]
-            c = stretch[near_sent[near] >> _STRETCHED]
-            d = stretch[whole[0] >> _STRETCHED]
-            p = _squashed(a * weights[0] + b * weights[1] + c * weights[2] + d * weights[3], squash)
-            bit = _move(coder, data, decode, int(levels[i] != 0), p)
+                column_sent[k] = whole & ~_MET
+            a = stretch[(row_sent >> _STRETCHED) & _CHANCES]
+            b = stretch[(column_sent[k] >> _STRETCHED) & _CHANCES]
+            c = stretch[(near_sent[near] >> _STRETCHED) & _CHANCES]
+            d = stretch[(whole >> _STRETCHED) & _CHANCES]
+            p = _squashed(a * w_0 + b * w_1 + c * w_2 + d * w_3, squash)
+            bit = _move(coder, data, decode, int(row[k] != 0), p)
             error = ((bit << 16) - p) * _LEARNING
-            weights[0] += (a * error) >> 18
-            weights[1] += (b * error) >> 18
-            weights[2] += (c * error) >> 18
-            weights[3] += (d * error) >> 18
+            w_0 += (a * error) >> 18
+            w_1 += (b * error) >> 18
+            w_2 += (c * error) >> 18
+            w_3 += (d * error) >> 18
             row_sent = _learned(row_sent, bit, rates)
             column_sent[k] = _learned(column_sent[k], bit, rates)
             near_sent[near] = _learned(near_sent[near], bit, rates)
-            whole[0] = _learned(whole[0], bit, rates)
+            whole = _learned(whole, bit, rates)
             left_2, left = left, 0
             if bit == 0:
                 if decode:
-                    levels[i] = 0
+                    row[k] = 0
                 continue
             near = 3 * (0 if above == 0 else 1 + int(above < 0)) + last
-            a = stretch[row_signs[r] >> _STRETCHED]
-            b = stretch[column_signs[k] >> _STRETCHED]
-            c = stretch[near_signs[near] >> _STRETCHED]
+            a = stretch[(row_signs[r] >> _STRETCHED) & _CHANCES]
+            b = stretch[(column_signs[k] >> _STRETCHED) & _CHANCES]
+            c = stretch[(near_signs[near] >> _STRETCHED) & _CHANCES]
             p = _squashed(a * weights[4] + b * weights[5] + c * weights[6], squash)
-            bit = _move(coder, data, decode, int(levels[i] < 0), p)
+            bit = _move(coder, data, decode, int(row[k] < 0), p)
             error = ((bit << 16) - p) * _LEARNING
             weights[4] += (a * error) >> 18
             weights[5] += (b * error) >> 18
@@ -151,15 +153,16 @@ def walk(levels: Any, matrix: Any, top: int, tables: Any, learned: Any, coder: A
             last = 1 + bit
             level = 1
             while level < min(top, _UNARY):
-                higher = _move(coder, data, decode, int(abs(levels[i]) > level), _direct(more[level]))
+                higher = _move(coder, data, decode, int(abs(row[k]) > level), _direct(more[level]))
                 more[level] = _learned(more[level], higher, rates)
                 if higher == 0:
                     break
                 level += 1
             if level == _UNARY:
-                level += _move_tail(coder, data, decode, abs(int(levels[i])) - _UNARY, lengths, rates)
+                level += _move_tail(coder, data, decode, abs(int(row[k])) - _UNARY, lengths, rates)
                 if level > top:
                     coder[UNSOUND] = 1
                     level = top
             left = -level if bit else level
-            levels[i] = left
+            row[k] = left
+    weights[0], weights[1], weights[2], weights[3], wholes[0] = w_0, w_1, w_2, w_3, whole

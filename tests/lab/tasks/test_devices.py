@@ -1,5 +1,10 @@
 """Devices: what is chosen, what is refused, and that a GPU learns what a CPU learns."""
 
+import os
+import platform
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -27,6 +32,28 @@ def test_a_device_that_is_missing_is_named_with_those_that_are_here(device, monk
         Supervised(**SMALL, device=device)
     with pytest.raises(OptionError, match="choose from auto, cuda, mps, cpu"):
         devices.select_device("tpu")
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc's allocator is set")
+def test_memory_that_was_freed_is_used_again_without_a_page_fault():
+    """In a new process: what is set cannot be taken back."""
+    script = """
+import resource
+import numpy as np
+from fedsparq.lab.tasks.devices import prepare_process
+prepare_process()
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+array = np.zeros(500_000, np.float32)
+array.copy()
+before = faults()
+for _ in range(100):
+    array.copy()
+print(faults() - before)
+"""
+    plain = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
+    done = subprocess.run([sys.executable, "-c", script], env=plain, capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 500, "each copy has 489 pages"
 
 
 @needs_gpu

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
 from fedsparq.errors import OptionError
+from fedsparq.federate.acknowledge import Resolve
 from fedsparq.federate.client import Answer, Client, Trained
 from fedsparq.federate.masked import MaskedClient, is_masked
 from fedsparq.federate.model import Model
@@ -62,18 +63,17 @@ class Worker:
     task: Task
     states: Path
     keys: Path | None = None
-    """Where a node keeps the keys by which nodes know each other, over all its runs; with the states, if not given."""
+    """Where a node keeps the keys by which nodes know each other, over all its runs. None in a simulation: they are
+    with the states, which the run makes safe all at once."""
 
     def answer(self, client: int, message: bytes, saved: int, dies_before_saving: bool = False) -> Answer:
         """One client's answer to a broadcast; `saved` is the round of the last checkpoint."""
-        store = (_Forgetting if dies_before_saving else DiskStore)(self.states, saved)
+        store = (_Forgetting if dies_before_saving else DiskStore)(self.states, saved, durable=self.keys is not None)
 
         def train(model: Model, hook: GradientHook | None, number: int, **more: Any) -> Trained:
             return self._task(client, number).train(client, model, number, hook, **more)
 
-        resolve = resolver(self.spec.method)  # known here, from wherever the spec says
-        remembers = isinstance(self.task, Remembers) and self.task.remembers
-        own = Client(client, self.task.layout, train, store, resolve, self.spec.seed, remembers)
+        own = Client(client, self.task.layout, train, store, self._resolve, self.spec.seed, self._remembers)
         if is_masked(message):
             return MaskedClient(own, self.states / f"secrets-{client}", self.keys).answer(message)
         answer = own.answer(message)
@@ -81,8 +81,20 @@ class Worker:
 
     def _task(self, client: int, number: int) -> Task:
         """What a client trains in a round; one that is hostile may have tampered with its data."""
-        kind = Attack(self.spec.faults, self.spec.clients, self.spec.seed).poison(number, client)
+        kind = self._attack.poison(number, client)
         return poisoned(self.task, kind) if kind else self.task
+
+    @cached_property
+    def _attack(self) -> Attack:
+        return Attack(self.spec.faults, self.spec.clients, self.spec.seed)
+
+    @cached_property
+    def _resolve(self) -> Resolve:
+        return resolver(self.spec.method)  # known here, from wherever the spec says
+
+    @cached_property
+    def _remembers(self) -> bool:
+        return isinstance(self.task, Remembers) and self.task.remembers
 
 
 @lru_cache(maxsize=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -113,6 +114,12 @@ class _Rounds:
         self.told.start(self.spec, self.folder.path, rounds)
         if own_states and rounds:
             self._look_for_states()
+
+        def save(note: str = "") -> None:
+            if own_states:
+                os.sync()  # the clients' states, before the round counts
+            save_server(self.server, self.folder.checkpoint, note)
+
         while self.server.state.round < self.spec.rounds:
             if self.accountant.exceeds_budget():
                 if not rounds:
@@ -131,11 +138,11 @@ class _Rounds:
             rounds.append(record)
             if self.spec.privacy.wanted:
                 # what is released must be safe first: noise drawn a second time would be a second release
-                save_server(self.server, self.folder.checkpoint, record.to_json())
+                save(record.to_json())
                 saved = record.round
             self.folder.append(record)
             if saved < record.round and (record.round % self.checkpoint_every == 0 or record.round == self.spec.rounds):
-                save_server(self.server, self.folder.checkpoint)
+                save()
                 saved = record.round
             self.told.round(record)
             if not record.clients and not warned:

@@ -19,7 +19,7 @@ from torch.optim.sgd import sgd
 from fedsparq.errors import OptionError
 from fedsparq.federate.client import Trained
 from fedsparq.federate.model import Model
-from fedsparq.lab.tasks.devices import preserve_rng_state
+from fedsparq.lab.tasks.devices import seeded
 from fedsparq.lab.tasks.supervised import Supervised
 from fedsparq.lab.tasks.training import SGD_DEFAULTS, DivergenceError, FlatModel, batches, evaluate, loss_function
 from fedsparq.layout import Arrays, Layout
@@ -107,8 +107,7 @@ class SpaFL(Supervised):
         speed: list[Tensor | None] = [None, None]
         rng = np.random.default_rng([self.settings.seed, round, client, 0])
         network.module.train()
-        with preserve_rng_state(network.device):
-            torch.manual_seed(int(rng.integers(2**63)))
+        with seeded(network.device, int(rng.integers(2**63))):
             while done < steps:
                 order = indices[rng.permutation(len(indices))][: (steps - done) * options.batch_size]
                 for inputs, targets in batches(
