@@ -86,7 +86,7 @@ def test_without_letting_go_a_client_that_is_always_clipped_owes_more_and_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What the bound is for: this is what would happen."""
-    monkeypatch.setattr(rounds, "MOST_PUT_BACK", 1.0)
+    monkeypatch.setattr(rounds, "MAX_RETURNED_SHARE", 1.0)
     federation = Federation(CenteredClipping(bucket=1))
     owed = np.array([federation.play() for _ in range(60)])[:, LONG]
     assert owed[59] > 1.7 * owed[29]

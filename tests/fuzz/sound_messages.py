@@ -55,6 +55,8 @@ LAYOUT = Layout.of(
 )
 BUFFERS = Buffers(np.ones(5, np.float32), np.array([3], np.int64))
 KINDS = ("fedsparq", "fedsparq-adaptive", "fedavg", "fedpaq", "stc", "random-10", "qsgd", "eden", "uniform")
+SENT = ("fedsparq", "fedavg", "random-10")
+"""Those whose kinds of values the server's method sends as well."""
 STATEFUL = ("fedsparq", "fedsparq-adaptive", "ef21", "stc", "dgc")
 """Methods whose clients remember something; the first one is the server's."""
 METHOD = method("fedsparq").with_server(aggregator("centered-clipping"), optimizer("momentum"))
@@ -98,7 +100,8 @@ SERVER = new_server()
 @cache
 def replies() -> tuple[bytes, ...]:
     digest = SERVER.identity_of(0).digest
-    own = (Reply(1, digest, 10, blob).encode() for blob in blobs())
+    sent = (blob for name, blob in zip(KINDS, blobs(), strict=True) if name in SENT)
+    own = (Reply(1, digest, 10, blob).encode() for blob in sent)
     return (*own, FullWanted(1).encode())
 
 

@@ -24,6 +24,7 @@ from fedsparq.federate.serialized import to_array
 from fedsparq.federate.server import Server
 from fedsparq.federate.validation import Validation
 from fedsparq.methods import method
+from fedsparq.payload import Dense, LowRank
 
 ALWAYS = {"float32", "class levels"}
 """What is clipped in norm may become one of these."""
@@ -31,7 +32,7 @@ SENDS = {
     "fedsparq": {"float16"},
     "fedpaq": {"uniform levels", "uniform levels, short"},
     "powersgd": {"low rank"},
-    "fedsparq-adaptive": {"uniform levels", "uniform levels, short", "float16", "codebook", "codebook, short"},
+    "fedsparq-adaptive": {"uniform levels", "uniform levels, short", "codebook", "codebook, short"},
 }
 
 
@@ -41,7 +42,6 @@ def reply(name: str, kind: str) -> bytes:
     return Reply(1, chosen.digest, 10, fedsparq.encode(payload_of(kind))).encode()
 
 
-@pytest.mark.xfail(strict=True)
 @pytest.mark.parametrize("name", SENDS)
 def test_kinds_that_a_method_never_sends_are_refused(name: str) -> None:
     taken = set()
@@ -53,7 +53,6 @@ def test_kinds_that_a_method_never_sends_are_refused(name: str) -> None:
     assert taken == SENDS[name] | ALWAYS
 
 
-@pytest.mark.xfail(strict=True)
 @pytest.mark.parametrize("name", SENDS)
 def test_kinds_that_a_method_never_sends_are_refused_where_another_aggregates(name: str) -> None:
     model, taken = NamedModel.of({"w": to_array(np.zeros((48, 64), np.float32))}), set()
@@ -66,13 +65,14 @@ def test_kinds_that_a_method_never_sends_are_refused_where_another_aggregates(na
     assert taken == SENDS[name] | ALWAYS
 
 
-def held(size: int, replies: int) -> int:
-    """The memory that an open round has for so many replies, each of some bytes, to a model of this size."""
-    layout, chosen = Layout.of({"w": (size,)}), method("fedavg")
+def held(side: int, replies: int) -> int:
+    """The memory that an open round has for so many replies, each of some kilobytes, to a model of side x side."""
+    layout, chosen, size = Layout.of({"w": (side, side)}), method("powersgd"), side * side
     assert chosen.identity is not None
-    blob = fedsparq.encode(Payload.full(layout, np.zeros(size, np.float32)))
+    factors = LowRank(np.ones((side, 1), np.float32), np.ones((side, 1), np.float32))
+    blob = fedsparq.encode(Payload(layout, Dense(size), (factors,)))
     sent = Reply(1, chosen.identity.digest, 10, blob).encode()
-    assert len(sent) < 1000
+    assert len(sent) < 10 * side
     server = Server(layout, chosen, Model(np.zeros(size, np.float32)), validation=Validation(norm_limit="3x median"))
     server.open_round(range(replies))
     tracemalloc.start()
@@ -86,9 +86,8 @@ def held(size: int, replies: int) -> int:
         assert len(server.close_round().counted) == replies
 
 
-@pytest.mark.xfail(strict=True)
 def test_a_round_that_is_judged_at_its_end_holds_bytes() -> None:
-    assert held(1 << 20, 20) < 1 << 20
+    assert held(1024, 20) < 1 << 20
 
 
 def test_the_work_of_decoding_is_bounded_by_the_size_of_the_model() -> None:

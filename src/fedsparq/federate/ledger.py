@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 import secrets
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import xxhash
 
@@ -28,6 +29,7 @@ from fedsparq.federate.messages import (
     reply_digest,
 )
 from fedsparq.federate.public import PublicModel
+from fedsparq.federate.validation import decode_sent
 from fedsparq.layout import Arrays, part_of
 from fedsparq.method import Identity, Method
 from fedsparq.payload import Payload
@@ -91,12 +93,13 @@ class Account:
         return True
 
 
-@dataclass(frozen=True)
-class Received:
+class Received(NamedTuple):
     """A reply that was read: an update, and the arrays that travel exactly."""
 
     payload: Payload
     beside: Beside
+    again: Callable[[], Payload]
+    """Decodes the payload again: as bytes it takes less memory."""
 
 
 class Ledger:
@@ -179,7 +182,7 @@ class Ledger:
         if answer.round != ticket.number:
             raise WireError(f"the answer is for round {answer.round}, not {ticket.number}")
         answer.answers(self.method.identity or Identity(""))
-        payload = decode(answer.blob, model.layout)
+        payload = decode_sent(answer.blob, model.layout, self.method)
         model.check_beside(answer.beside.arrays, answer.beside.ties)
         ticket.digest = reply_digest(message)
         self._shown(ticket)
@@ -188,7 +191,7 @@ class Ledger:
         public = self.publics.get(model.named_spec.digest)
         if answer.beside.ties and public is not None:
             public.reported = answer.beside.ties
-        return Received(payload, answer.beside)
+        return Received(payload, answer.beside, partial(decode, answer.blob, model.layout))
 
     def evaluated(self, ticket: Ticket, proof: bytes) -> None:
         """Read what came beside an evaluation: which version the client holds."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -72,16 +72,22 @@ class NamedServer:
         late = self._validation.needs_whole_round or not isinstance(self._method.aggregator, Mean)
         self._exact = ExactMean(self.model.exact, held=late)
 
-    def receive(self, client: int, payload: Payload, beside: Beside, examples: float) -> str:
-        """Take a reply into the round; why it was refused, or nothing."""
+    def receive(
+        self, client: int, payload: Payload, beside: Beside, examples: float, again: Callable[[], Payload] | None = None
+    ) -> str:
+        """Take a reply into the round; why it was refused, or nothing. `again` decodes its payload another time."""
         exact = {**self.model.exact, **beside.arrays}
         try:
-            payload = _tied(payload, beside.ties)
             self._exact.check(exact)
-            payload = replace(payload, buffers=statistics_of(exact))
         except WireError as error:
             return str(error)
-        verdict = self.server.receive_payload(client, payload, examples)  # type: ignore[arg-type]
+        statistics = statistics_of(exact)
+
+        def whole(payload: Payload) -> Payload:
+            return replace(_tied(payload, beside.ties), buffers=statistics)
+
+        reread = again and (lambda: whole(again()))
+        verdict = self.server.receive_payload(client, whole(payload), examples, reread=reread)  # type: ignore[arg-type]
         if verdict.taken:
             self._exact.add(client, exact, examples if self._method.traits.weighs_by_examples else 1.0)
         return verdict.reason

@@ -279,8 +279,8 @@ class FedSparQ(Strategy):
             try:
                 weight = examples(content)
                 if arrived.received is not None:
-                    payload, beside = arrived.received.payload, arrived.received.beside
-                    refused = server.receive(ticket.client, payload, beside, weight)
+                    payload, beside, again = arrived.received
+                    refused = server.receive(ticket.client, payload, beside, weight, again)
                 else:
                     refused = server.receive_plain(ticket.client, only_arrays(content)[1], weight)
             except (WireError, UpdateError) as error:
