@@ -110,10 +110,13 @@ def secure_holds(message: bytes) -> bool:
 
 
 def forge_archive(data: bytes) -> bytes:
-    """A file whose checksum holds: what can be read of it is written again, its facts and arrays tampered with."""
+    """A file whose checksum holds: what can be read of it is written again, its facts and arrays tampered with.
+
+    Four bytes after its end say how.
+    """
     rng = np.random.default_rng(xxhash.xxh32_intdigest(data))
     try:
-        about, arrays = unpack(data)
+        about, arrays = unpack(data[:-4])
     except ArchiveError:
         return data
     for _ in range(int(rng.integers(1, 3))):

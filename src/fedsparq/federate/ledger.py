@@ -29,6 +29,7 @@ from fedsparq.federate.messages import (
     reply_digest,
 )
 from fedsparq.federate.public import PublicModel
+from fedsparq.federate.state import acknowledgement_of, counted_number
 from fedsparq.federate.validation import decode_sent
 from fedsparq.layout import Arrays, part_of
 from fedsparq.method import Identity, Method
@@ -249,20 +250,30 @@ class Ledger:
 
     def load(self, facts: dict[str, Any], arrays: Arrays) -> None:
         """Undo `save`."""
-        self.number, self.numbering, self.slowest = facts["number"], facts["numbering"], facts["slowest"]
-        self.codec = {(client, train): reads for client, train, reads in facts["codec"]}
+        self.number, self.numbering, self.slowest = (facts[name] for name in ("number", "numbering", "slowest"))
+        self.codec = {(client, bool(train)): bool(reads) for client, train, reads in facts["codec"]}
         self.accounts = {
             (client, layout): Account(
-                numbering, Acknowledgement(*last), [Acknowledgement(*each) for each in unconfirmed]
+                numbering, _acknowledged(last), [acknowledgement_of(each) for each in unconfirmed]
             )
             for client, layout, numbering, last, unconfirmed in facts["accounts"]
         }
+        numberings = [self.numbering, *(each.numbering for each in self.accounts.values())]
+        counted_number(self.number)
+        if not all(type(each) is int and 0 <= each < 2**63 for each in numberings):
+            raise ValueError("its rounds have no numbers")
+        if not 0 <= self.slowest < math.inf:
+            raise ValueError(f"a reply of {self.slowest} seconds")
         self.restored = frozenset(client for client, _ in self.accounts)
         self.publics = {}
         for number, each in enumerate(facts["publics"] if self.downlink is not None else ()):
             assert self.downlink is not None
             public = PublicModel.load(self.downlink, each, part_of(str(number), arrays))
             self.publics[public.spec.digest] = public
+
+
+def _acknowledged(entry: Any) -> Acknowledgement:
+    return NOTHING_COUNTED if entry == _listed(NOTHING_COUNTED) else acknowledgement_of(entry)
 
 
 def _listed(each: Acknowledgement) -> list[Any]:

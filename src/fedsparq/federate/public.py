@@ -12,6 +12,7 @@ from fedsparq.federate.downlink import HISTORY, Downlink
 from fedsparq.federate.exact import ArraySpec, Beside, NamedModel, Ties, model_digest, span_of
 from fedsparq.federate.model import Model
 from fedsparq.federate.serialized import Serialized, array_digest
+from fedsparq.federate.state import alike, model_of
 from fedsparq.layout import Arrays, part_of
 from fedsparq.method import Method
 from fedsparq.protocols import State
@@ -115,10 +116,13 @@ class PublicModel:
         down.held, down.round = dict(map(tuple, facts["held"])), made.version
         if "public" not in arrays:
             raise WireError("a checkpoint without its public model")
-        down.public = Model(arrays["public"])
+        down.public = model_of("public", arrays, spec.layout)
         down.refresh()
         down.changes = {int(version): array.tobytes() for version, array in part_of("change", arrays).items()}
         if facts["begun"]:
-            fresh = method.init(spec.layout)
-            down.state = State.of_arrays(spec.layout, fresh.arrays() | part_of("state", arrays), len(fresh.rules))
+            fresh, saved = method.init(spec.layout), part_of("state", arrays)
+            for name, array in fresh.arrays().items():
+                if name != _RESIDUAL and not alike(name, saved[name], array, grows=not array.size):
+                    raise WireError(f"the state {name} of a checkpoint's downlink is not as it begins")
+            down.state = State.of_arrays(spec.layout, fresh.arrays() | saved, len(fresh.rules))
         return made

@@ -153,12 +153,15 @@ def extra_of(key: str, content: RecordDict) -> bytes:
 
 
 def of_extra(data: bytes) -> tuple[str, RecordDict]:
-    """Undo `extra_of`."""
-    key, metrics, configs = json.loads(data)
-    records: dict[str, Any] = {name: MetricRecord(values) for name, values in metrics.items()}
-    for name, values in configs.items():
-        records[name] = ConfigRecord({k: _of_json(v) for k, v in values.items()})
-    return key, RecordDict(records)
+    """Undo `extra_of`; WireError for what it does not write, as a state's file may hold."""
+    try:
+        key, metrics, configs = json.loads(data)
+        records: dict[str, Any] = {name: MetricRecord(values) for name, values in metrics.items()}
+        for name, values in configs.items():
+            records[name] = ConfigRecord({k: _of_json(v) for k, v in values.items()})
+        return str(key), RecordDict(records)
+    except (ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
+        raise WireError(f"what was said beside a reply cannot be read: {str(error)[:200]}") from None
 
 
 def _jsonable(value: Any) -> Any:

@@ -50,9 +50,15 @@ def state_of(strategy: Strategy) -> tuple[Any, Arrays]:
     return facts, arrays
 
 
-def restore(strategy: Strategy, facts: Any, arrays: Arrays) -> None:
-    """Undo `state_of` on a strategy that was made anew."""
-    _restore(strategy, _unpacked(facts, arrays))
+def restore(strategy: Strategy, facts: Any, arrays: Arrays, model: ArrayRecord) -> None:
+    """Undo `state_of` on a strategy that was made anew; ValueError for moments of another model than this one."""
+    states = _unpacked(facts, arrays)
+    for moment in (state.get(name) for state in states for name in _MOMENTS):
+        named = moment if isinstance(moment, Mapping) else {}
+        for name, each in named.items():
+            if name not in model or tuple(getattr(each, "shape", ())) not in ((), tuple(model[name].shape)):
+                raise ValueError("what the strategy remembers is of another model")
+    _restore(strategy, states)
 
 
 def random_state(noise: bool) -> tuple[Any, Arrays]:
