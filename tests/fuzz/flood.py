@@ -2,8 +2,9 @@
 
     python flood.py TARGET=COUNT... SEED FILE
 
-Of each it prints, a line for a target, how many `passed` checksum and header, how many were `taken`, and whatever was raised that is no refusal. A
-message that takes more than some seconds of the processor ends it by a signal; which it was is in the file named last.
+It prints a line for each target: how many messages `passed` checksum and header, how many were `taken`, and whatever
+was raised that is no refusal. A message that takes more than some seconds of the processor ends it by a signal; which
+it was is in the file named last.
 """
 
 from __future__ import annotations

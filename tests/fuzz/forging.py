@@ -112,7 +112,7 @@ def secure_holds(message: bytes) -> bool:
 def forge_archive(data: bytes) -> bytes:
     """A file whose checksum holds: what can be read of it is written again, its facts and arrays tampered with.
 
-    Four bytes after its end say how.
+    The last four bytes are random: they decide how.
     """
     rng = np.random.default_rng(xxhash.xxh32_intdigest(data))
     try:

@@ -39,7 +39,7 @@ def with_a_bomb(name: str, field: int, monkeypatch: pytest.MonkeyPatch) -> tuple
     sound, turns = streams.Writer.compress, count()
 
     def compress(self: streams.Writer, data: streams.Bytes) -> bytes | None:
-        if data.size < streams.TINY:
+        if data.size < streams.MIN_ZSTD_INPUT:
             return sound(self, data)
         return bomb(data.size) if next(turns) == field else sound(self, data)
 
