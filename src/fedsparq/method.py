@@ -16,7 +16,7 @@ from fedsparq.compress.feedback import FEEDBACK
 from fedsparq.errors import OptionError, WireError
 from fedsparq.layout import Arrays, Layout, Vector
 from fedsparq.optimize import Step
-from fedsparq.payload import Payload
+from fedsparq.payload import Payload, Values
 from fedsparq.payload.support import RoundPlan
 from fedsparq.protocols import (
     Aggregator,
@@ -104,6 +104,8 @@ class MethodTraits:
     steps_without_replies: bool
     weighs_by_examples: bool
     rules: tuple[RuleTraits, ...]
+    value_kinds: tuple[type[Values], ...]
+    """The kinds of values that clients send; empty: any."""
 
 
 @dataclass(frozen=True)
@@ -178,6 +180,7 @@ class Method:
             steps_without_replies=aggregator.steps_without_replies,
             weighs_by_examples=aggregator.weighting == "examples",
             rules=rules,
+            value_kinds=compressor.value_kinds,
         )
 
     def named(self, identity: Identity | None) -> Method:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from fedsparq.archive import ArchiveError, pack, unpack, write_safely
 from fedsparq.errors import OptionError, RunError
 from fedsparq.layout import Arrays, Buffers, Layout, Vector, part_of
-from fedsparq.payload import Payload
+from fedsparq.payload import Payload, Values
 from fedsparq.payload.support import RoundPlan
 
 Weighting = Literal["examples", "uniform"]
@@ -57,6 +57,8 @@ class CompressorTraits(PartTraits):
     """Whether a payload never shares memory with the update: then it is subtracted from the update's own memory."""
     wants_context: bool = False
     """Whether ``compress`` takes a fifth argument, the `RoundContext`."""
+    value_kinds: tuple[type[Values], ...] = ()
+    """The kinds of values that its payloads have; empty: any. A server refuses others, however dear to decode."""
 
 
 @dataclass(frozen=True, kw_only=True)

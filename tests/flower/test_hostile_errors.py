@@ -65,3 +65,10 @@ def test_a_run_that_knows_nothing_of_an_earlier_one_is_answered_from_its_first_r
     rounds, _ = play(MAKE["compressed"], tmp_path, None, False, 2)
     assert [set(each.counted) for each in rounds] == [{100, 101, 102}] * 2
     assert not any("sent again" in event.reason for each in rounds for event in each.events)
+
+
+def test_an_error_text_of_megabytes_is_cut_before_anybody_logs_it(tmp_path, caplog):
+    with caplog.at_level(0, "flwr"):
+        rounds, _ = play(MAKE["compressed"], tmp_path, "9" * 5_000_000, False)
+    assert max(len(record.getMessage()) for record in caplog.records) < 10_000
+    assert all(len(event.reason) < 10_000 for each in rounds for event in each.events)

@@ -310,3 +310,29 @@ def test_integers_of_clients_are_not_released_by_differential_privacy(wrapper, o
             assert arrays[name].dtype == start[name].dtype
             np.testing.assert_array_equal(arrays[name].numpy(), start[name].numpy())
     assert np.abs(result.arrays["fc.weight"].numpy() - start["fc.weight"].numpy()).max() > 1e-3
+
+
+LARGE = {
+    "client": lambda inner: DifferentialPrivacyClientSideFixedClipping(inner, 0.0, CLIP, 3),
+    "server": lambda inner: DifferentialPrivacyServerSideFixedClipping(inner, 0.0, CLIP, 3),
+}
+
+
+@pytest.mark.parametrize(("wrapper", "compressed"), [("client", True), ("server", True), ("server", False)])
+def test_large_weights_are_not_rounded_beyond_the_clip(wrapper, compressed):
+    """Near a million a float32 is a multiple of 1/16: 0.2 over 38 of them is rounded to 0.385, if it is."""
+    rng = np.random.default_rng(0)
+    arrays = {name: 1e6 + rng.normal(size=19) for name in ("w.weight", "n.running_mean")}
+    start, inner = ArrayRecord({name: Array(each.astype(np.float32)) for name, each in arrays.items()}), Norms()
+
+    def far(message, context, call_next):
+        reply, before = call_next(message, context), message.content["arrays"]
+        moved = {name: Array(before[name].numpy() + np.float32(0.5)) for name in before}
+        reply.content["arrays"] = ArrayRecord(moved)
+        return reply
+
+    mods = [compress("fedavg")] * compressed + [fixedclipping_mod] * (wrapper == "client") + [far]
+    strategy = Compressed(LARGE[wrapper](inner), "fedavg")
+    result = strategy.start(InProcessGrid([client_app(*mods)] * 3), start, num_rounds=2, timeout=1)
+    assert CLIP / 2 < max(inner.norms) <= CLIP * 1.0001
+    assert [array.dtype for array in result.arrays.values()] == ["float32"] * 2

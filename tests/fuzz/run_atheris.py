@@ -11,7 +11,8 @@ from pathlib import Path
 
 import atheris
 
-sys.path.insert(0, str(Path(__file__).parent))
+for folder in (Path(__file__).parent, Path(__file__).parents[1], Path(__file__).parents[1] / "flower"):
+    sys.path.insert(0, str(folder))
 
 SOURCE = Path(__file__).parents[2] / "src"
 COMPILED = [

@@ -24,6 +24,7 @@ from fedsparq.layout import Buffers, Layout, Vector
 from fedsparq.method import Identity, Method
 from fedsparq.methods import method, resolver
 from fedsparq.methods.registry import aggregator, optimizer
+from fedsparq.payload import Dense, Float32Values, Payload, Sketch
 from fedsparq.payload.support import RoundPlan, SupportPlan
 from fedsparq.secure.keys import KEY, SIGNATURE
 from fedsparq.secure.messages import (
@@ -54,7 +55,9 @@ LAYOUT = Layout.of(
     }
 )
 BUFFERS = Buffers(np.ones(5, np.float32), np.array([3], np.int64))
-KINDS = ("fedsparq", "fedsparq-adaptive", "fedavg", "fedpaq", "stc", "random-10", "qsgd", "eden", "uniform")
+KINDS = ("fedsparq", "fedsparq-adaptive", "fedavg", "fedpaq", "stc", "random-10", "qsgd", "eden", "uniform", "demo")
+SENT = ("fedsparq", "fedavg", "random-10")
+"""Those whose kinds of values the server's method sends as well."""
 STATEFUL = ("fedsparq", "fedsparq-adaptive", "ef21", "stc", "dgc")
 """Methods whose clients remember something; the first one is the server's."""
 METHOD = method("fedsparq").with_server(aggregator("centered-clipping"), optimizer("momentum"))
@@ -82,7 +85,9 @@ def blobs() -> tuple[bytes, ...]:
         chosen = method(name)
         payload, _ = chosen.compress(update(len(name)), chosen.init(LAYOUT), np.random.default_rng(1))
         found.append(encode(replace(payload, buffers=BUFFERS)))
-    return tuple(found)
+    table = Sketch(180, 7, update(1)[:15].reshape(3, 5))
+    rest = tuple(Float32Values(np.ones(tensor.size, np.float32)) for tensor in LAYOUT.parameters[1:])
+    return (*found, encode(Payload(LAYOUT, Dense(LAYOUT.size), (table, *rest), BUFFERS)))
 
 
 def new_server(served: Method = METHOD) -> Server:
@@ -98,7 +103,8 @@ SERVER = new_server()
 @cache
 def replies() -> tuple[bytes, ...]:
     digest = SERVER.identity_of(0).digest
-    own = (Reply(1, digest, 10, blob).encode() for blob in blobs())
+    sent = (blob for name, blob in zip(KINDS, blobs(), strict=False) if name in SENT)
+    own = (Reply(1, digest, 10, blob).encode() for blob in sent)
     return (*own, FullWanted(1).encode())
 
 

@@ -6,10 +6,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import file_targets as files
 import flower_targets as flower
 import forging
+import node_targets as nodes
 import numpy as np
 import sound_messages as sound
+import sum_targets as sums
 from sound_messages import LAYOUT, SERVED, SERVER, STATEFUL, broadcasts, new_client, new_server
 
 from fedsparq.errors import FedSparQError, RunError, WireError
@@ -22,6 +25,7 @@ from fedsparq.federate.validation import ABSURD
 from fedsparq.payload import Payload
 from fedsparq.secure import messages as secure
 from fedsparq.wire import decode
+from fedsparq.wire.inspect import inspect
 
 BEFORE = SERVER.state.model.vector.tobytes(), SERVER.state.model.buffers
 
@@ -32,6 +36,7 @@ def check_blob(message: bytes) -> bool:
     except WireError:
         return False
     check_payload(payload)
+    inspect(message, LAYOUT)
     return True
 
 
@@ -167,4 +172,17 @@ TARGETS = {
     "flower-header": Target(flower.headers, flower.forge_header, flower.header_holds, flower.check_header),
     "flower-array": Target(flower.arrays, flower.forge_array, flower.array_holds, flower.check_array),
     "flower-beside": Target(flower.besides, flower.forge_beside, flower.beside_holds, flower.check_beside),
+    "flower-answer": Target(nodes.seeds, files.unforged, nodes.always, nodes.check_answer),
+    "flower-checkpoint": Target(
+        files.flower_checkpoints, forging.forge_archive, forging.archive_holds, files.check_flower_checkpoint
+    ),
+    "deploy-answer": Target(nodes.seeds, files.unforged, nodes.always, nodes.check_deployed),
+    "flower-extra": Target(nodes.extras, files.unforged, nodes.always, nodes.check_extra),
+    "held-model": Target(files.held_models, forging.forge_archive, forging.archive_holds, files.check_held),
+    "secrets": Target(files.secrets, forging.forge_archive, forging.archive_holds, files.check_secrets),
+    "masked-request": Target(sums.requests, sums.forge_request, nodes.always, sums.check_request),
+    "secure-conversation": Target(sums.seeds, files.unforged, nodes.always, sums.check_sum),
+    "stream": Target(files.streams, files.forge_stream, files.stream_holds, files.check_stream),
+    "residual": Target(files.residuals, files.unforged, nodes.always, files.check_residual),
+    "run-folder": Target(files.run_files, files.unforged, nodes.always, files.check_run_file),
 }

@@ -2,65 +2,64 @@
 
 from __future__ import annotations
 
-import time
+import ast
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
-import numpy as np
 import pytest
-from mutations import hostile
-from targets import TARGETS, check_server_unchanged
 
-CORPUS = Path(__file__).parent / "corpus"
-LONGEST = 5.0
-"""Seconds of its own that no single message may take, by far: a hang, not a slow machine."""
-MILLION = {
-    "update": 275_000,
-    "reply": 250_000,
-    "broadcast": 100_000,
-    "acknowledgement": 40_000,
-    "client-state": 40_000,
-    "checkpoint": 20_000,
-    "secure-sum": 100_000,
-    "flower-header": 75_000,
-    "flower-array": 50_000,
-    "flower-beside": 50_000,
-}
+HERE = Path(__file__).parent
+for folder in (HERE.parent, HERE.parent / "flower"):
+    sys.path.append(str(folder))
+
+from targets import TARGETS  # noqa: E402
+
+CORPUS = HERE / "corpus"
+SOURCE = HERE.parents[1] / "src" / "fedsparq"
+SHORT, LONG = 200, 100_000
+SLOW = {"flower-answer": 40, "flower-checkpoint": 40, "secure-conversation": 40, "masked-request": 100}
+"""Those that play a round for each message: as many in a short run."""
+ANY = ("flower-answer", "deploy-answer", "secure-conversation", "masked-request")
+"""Whose seeds choose what is said, or are mostly not for this client."""
+MOSTLY_TRUE = ("acknowledgement", *ANY)
+"""Where much of what is changed is as true as it was."""
 
 
-def flood(name: str, count: int, seed: int) -> dict[str, float]:
-    """So many hostile messages for one target; how many of them `passed` checksum and header, and how many were
-    `taken`."""
-    target, rng = TARGETS[name], np.random.default_rng([seed, len(name)])
-    seeds, passed, taken, slowest = target.seeds(), 0, 0, 0.0
-    for _ in range(count):
-        message = hostile(target, seeds, rng)
-        begun = time.thread_time()
-        taken += target.check(message)
-        slowest = max(slowest, time.thread_time() - begun)
-        passed += target.holds(message)
-    check_server_unchanged()
-    return {"messages": count, "passed": passed, "taken": taken, "slowest": slowest}
-
-
-def resident() -> int:
-    """Bytes of memory that this process has."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+def flood(counts: dict[str, int], seed: int, folder: Path) -> None:
+    """So many messages for each target, in a process of its own with limits on time and memory."""
+    asked = [f"{name}={count}" for name, count in counts.items()]
+    command = [sys.executable, str(HERE / "flood.py"), *asked, str(seed), str(folder / "message")]
+    paths = [str(HERE.parent), str(HERE.parent / "flower"), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    print(done.stdout)
+    last = (folder / "message").read_bytes().hex()[:4000] if (folder / "message").exists() else ""
+    assert done.returncode == 0, f"{done.stderr[-2000:]} ended by {last}"
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [each["target"] for each in found] == list(counts)
+    for each in found:
+        name, count = each["target"], each["messages"]
+        assert not each["errors"], each
+        assert each["passed"] >= count / 2
+        assert each.get("taken", 0) < count * 2 / 3 or name in MOSTLY_TRUE, "most damage is seen"
 
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_sound_messages_are_taken(name: str) -> None:
     target = TARGETS[name]
     for message in target.seeds():
-        whole = target.forge(message) if name.startswith("flower") else message
+        whole = target.forge(message) if name.startswith("flower") and not target.is_file else message
         assert target.holds(whole)
-        assert target.check(whole) == (whole[3:4] != b"W")
+        assert target.check(whole) == (whole[3:4] != b"W") or name in ANY
 
 
-@pytest.mark.parametrize("name", TARGETS)
-def test_some_hostile_messages(name: str) -> None:
-    found = flood(name, 300, seed=1)
-    assert found["passed"] >= 150
-    assert found["taken"] < 200 or name == "acknowledgement", "most damage is seen; another acknowledgement may be true"
+def test_some_hostile_messages_for_every_reader(tmp_path: Path) -> None:
+    flood({name: SLOW.get(name, SHORT) for name in TARGETS}, 1, tmp_path)
 
 
 @pytest.mark.parametrize("path", sorted(CORPUS.glob("*.bin")), ids=lambda path: path.stem)
@@ -70,19 +69,76 @@ def test_saved_messages_that_once_did_harm(path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_million_hostile_messages() -> None:
-    for name in MILLION:
-        flood(name, 1_000, seed=2)
-    before, total = resident(), {"messages": 0.0, "passed": 0.0, "taken": 0.0}
-    for name, count in MILLION.items():
-        begun = time.thread_time()
-        found = flood(name, count, seed=3)
-        seconds = time.thread_time() - begun
-        print(name, found, f"{seconds:.0f} s, {resident() - before:,} bytes more", flush=True)
-        assert found["slowest"] < LONGEST
-        for key in total:
-            total[key] += found[key]
-    print(total)
-    assert total["messages"] == 1_000_000
-    assert total["passed"] >= 500_000
-    assert resident() - before < 64 << 20
+@pytest.mark.timeout(4 * 3600)
+@pytest.mark.parametrize("name", TARGETS)
+def test_a_hundred_thousand_hostile_messages(name: str, tmp_path: Path) -> None:
+    flood({name: LONG}, 3, tmp_path)
+
+
+FOREIGN = {"bytes", "bytearray", "memoryview", "Reader", "RecordDict", "ConfigRecord", "MetricRecord"}
+"""Types of what comes from outside. Whatever takes one of them reads it, or is given its own."""
+ROOMS = (
+    "archive.py",
+    "federate/",
+    "flower/",
+    "large/",
+    "method.py",
+    "payload/",
+    "secure/",
+    "wire/",
+    "lab/engines/flower.py",
+)
+OWN = {
+    "federate/masked.py _answers",
+    "federate/masked.py _train",
+    "flower/grid.py create_message",
+    "flower/stores.py _put",
+    "large/container.py _write",
+    "large/container.py add",
+    "large/residual.py _header",
+    "secure/shamir.py share",
+    "wire/inspect.py raw",
+    "wire/inspect.py stream",
+}
+"""Functions that are only given what this side has made."""
+
+
+def readers() -> set[str]:
+    """Every function in the code that takes what may come from outside: file and line."""
+    found = set()
+    for path in SOURCE.rglob("*.py"):
+        room = path.relative_to(SOURCE).as_posix()
+        if not room.startswith(ROOMS):
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef):
+                kinds = [each.annotation for each in (*node.args.args, *node.args.kwonlyargs) if each.annotation]
+                names = {each.id for kind in kinds for each in ast.walk(kind) if isinstance(each, ast.Name)}
+                marks = [
+                    each.id for each in ast.walk(ast.Module(node.decorator_list, [])) if isinstance(each, ast.Name)
+                ]
+                if names & FOREIGN and not {"abstractmethod", "lru_cache"} & set(marks):
+                    found.add(f"{room} {node.name}")
+    return found
+
+
+def test_the_list_has_every_reader_of_foreign_bytes() -> None:
+    """Each is called by some target with sound bytes, or is known to be given only what this side has made."""
+    called = set()
+
+    def profile(frame: FrameType, event: str, _: Any) -> None:
+        if event == "call" and "fedsparq" in frame.f_code.co_filename:
+            path = Path(frame.f_code.co_filename)
+            if path.is_relative_to(SOURCE):
+                called.add(f"{path.relative_to(SOURCE).as_posix()} {frame.f_code.co_name}")
+
+    sound = {name: target.seeds() for name, target in TARGETS.items()}
+    sys.setprofile(profile)
+    try:
+        for name, target in TARGETS.items():
+            for message in sound[name]:
+                target.check(target.forge(message) if name == "flower-beside" else message)
+    finally:
+        sys.setprofile(None)
+    assert sorted(readers() - called - OWN) == []
+    assert sorted(OWN - readers()) == []

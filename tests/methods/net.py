@@ -134,6 +134,7 @@ def _rounds(method: Method, layout: Layout, share: float) -> Iterator[dict[str, 
             blob = fedsparq.encode(payload)
             payloads.append(fedsparq.decode(blob, layout))
             assert payloads[-1].dense().tobytes() == payload.dense().tobytes()
+            assert all(isinstance(values, method.traits.value_kinds) for values in payloads[-1].values)
             accumulator.add(Update(client, payloads[-1], client + 1))
             _collect(found, "message", {"bytes": np.frombuffer(blob, np.uint8)})
             _collect(found, "message", {"indices": payload.indices, "values": payload.dense()[payload.indices]})

@@ -3,10 +3,11 @@
 import numpy as np
 import plain_context
 import pytest
+from forge import UNIFORM, floats, message, refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsparq import Layout
+from fedsparq import Layout, decode
 from fedsparq.errors import WireError
 from fedsparq.wire import context
 
@@ -89,3 +90,11 @@ def test_nothing_sent_takes_next_to_nothing():
 )
 def test_a_tensor_as_a_matrix(shape, expected):
     assert context.matrix(shape) == expected
+
+
+def test_a_large_model_is_not_read_by_context():
+    """Every coordinate is visited, whatever was sent: above its limit nobody writes it."""
+    body = bytes([UNIFORM, 1]) + floats(1.0) + bytes([0])
+    small, large = (Layout.of({"w": (size,)}) for size in (context.CONTEXT_LIMIT, context.CONTEXT_LIMIT + 1))
+    assert decode(message(small, body, flags=4), small).layout == small
+    refused(message(large, body, flags=4), large, f"{context.CONTEXT_LIMIT:,}")

@@ -64,7 +64,9 @@ class Budgeted:
 class EqualSlope(Budgeted):
     """Send what gains most for its bits, with one Lagrange multiplier for the whole model, as the budget allows."""
 
-    traits: ClassVar[CompressorTraits] = CompressorTraits(copies_values=True)
+    traits: ClassVar[CompressorTraits] = CompressorTraits(
+        copies_values=True, value_kinds=(Codebook, UniformLevels, Float16Values)
+    )
 
     def compress(self, update: Vector, layout: Layout, state: Arrays, rng: np.random.Generator) -> Compressed:
         curves = Curves(measure(update, layout))
@@ -93,7 +95,9 @@ class StochasticLevels(Budgeted):
     """
 
     deferred: Decay
-    traits: ClassVar[CompressorTraits] = CompressorTraits(is_contractive=False, copies_values=True)
+    traits: ClassVar[CompressorTraits] = CompressorTraits(
+        is_contractive=False, copies_values=True, value_kinds=(UniformLevels, Codebook)
+    )
 
     def compress(self, update: Vector, layout: Layout, state: Arrays, rng: np.random.Generator) -> Compressed:
         steps, seed = LayerSteps(Curves(measure(update, layout)), self.deferred), np.uint64(rng.integers(2**63))

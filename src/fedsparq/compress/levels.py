@@ -32,6 +32,7 @@ class QSGD(Quantizer):
 
     levels: LevelCount
     is_contractive: ClassVar[bool] = False
+    value_kinds = (UniformLevels,)
 
     def quantize(self, c: Vector, selection: Selection, layout: Layout, seed: int) -> Payload:
         indices, layers = selection.indices, list[tuple[Indices, Values]]()
@@ -55,7 +56,9 @@ class BucketedQSGD(Stateless):
     levels: LevelCount
     bucket: Count
     norm: Norm = "l2"
-    traits: ClassVar[CompressorTraits] = CompressorTraits(is_contractive=False, is_layerwise=True, copies_values=True)
+    traits: ClassVar[CompressorTraits] = CompressorTraits(
+        is_contractive=False, is_layerwise=True, copies_values=True, value_kinds=(BucketLevels,)
+    )
 
     def compress(self, update: Vector, layout: Layout, state: Arrays, rng: np.random.Generator) -> Compressed:
         seed, layers = np.uint64(rng.integers(2**63)), list[tuple[Indices, Values]]()
@@ -82,7 +85,7 @@ class DeadZone(Stateless):
 
     @property
     def traits(self) -> CompressorTraits:
-        return CompressorTraits(is_layerwise=self.scope == "layer", copies_values=True)
+        return CompressorTraits(is_layerwise=self.scope == "layer", copies_values=True, value_kinds=(UniformLevels,))
 
     def compress(self, update: Vector, layout: Layout, state: Arrays, rng: np.random.Generator) -> Compressed:
         layers, parts = list[tuple[Indices, Values]](), [update[tensor.span] for tensor in layout.parameters]

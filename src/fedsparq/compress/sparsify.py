@@ -51,6 +51,8 @@ class Quantizer(ABC):
     """A rule for how values are written."""
 
     is_contractive: ClassVar[bool] = True
+    value_kinds: ClassVar[tuple[type[Values], ...]] = ()
+    """The kinds of values that it writes; empty: any."""
 
     @abstractmethod
     def quantize(self, c: Vector, selection: Selection, layout: Layout, seed: int) -> Payload:
@@ -72,6 +74,7 @@ class SelectAndQuantize:
             is_layerwise=self.select.is_layerwise,
             copies_values=True,
             wants_context=True,
+            value_kinds=self.quantize.value_kinds,
         )
 
     def init(self, layout: Layout) -> Arrays:
@@ -182,6 +185,8 @@ class SmoothedMean(Selector):
 class Float32(Quantizer):
     """Values unchanged."""
 
+    value_kinds = (Float32Values,)
+
     def quantize(self, c: Vector, selection: Selection, layout: Layout, seed: int) -> Payload:
         values = c.copy() if isinstance(selection, Dense) else c[selection.indices]
         return Payload(layout, selection, tuple(Float32Values(values[part]) for part in _parts(selection, layout)))
@@ -192,6 +197,7 @@ class Float16(Quantizer):
     """Half precision, saturating at 65504: what does not fit stays in the residual."""
 
     rounding: Rounding = "nearest"
+    value_kinds = (Float16Values,)
 
     def quantize(self, c: Vector, selection: Selection, layout: Layout, seed: int) -> Payload:
         halves, indices = np.empty(selection.count, np.uint16), None

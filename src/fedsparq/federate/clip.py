@@ -57,7 +57,8 @@ def clip_exact(
 ) -> tuple[Payload, State, dict[str, Serialized]]:
     """Return an update of at most this norm, parameters and exact float arrays together, as the server decodes it.
 
-    The rest of the parameters stays in the residual, if the method has one; exact floats move by the same share.
+    The rest of the parameters stays in the residual, if the method has one; exact floats move by the same share, and
+    are rounded to no more than that.
     """
     if limit == math.inf:
         return payload, state, dict(after)
@@ -74,8 +75,10 @@ def clip_exact(
         share *= _PRIVATE_AIM
     arrays = dict(after)
     for name, delta in moved.items():
-        whole = view(before[name]).astype(np.float64) + share * delta
-        arrays[name] = to_array(np.asarray(whole.astype(after[name].dtype)))
+        start, dtype = view(before[name]), after[name].dtype
+        moved_to = np.asarray((start.astype(np.float64) + share * delta).astype(dtype))
+        beyond = np.abs(moved_to.astype(np.float64) - start) > np.abs(share * delta)
+        arrays[name] = to_array(np.where(beyond, np.nextafter(moved_to, start.astype(dtype)), moved_to))
     return part, _with_rest(payload, part, state), arrays
 
 

@@ -188,8 +188,11 @@ class NamedModel:
             update[span_of(layout, name)] = 0
         return update, tuple(ties)
 
-    def after(self, payload: Payload, exact: Record, ties: Ties) -> dict[str, Serialized]:
-        """The arrays once an update is added, in their own types: what plain transport would have delivered."""
+    def after(self, payload: Payload, exact: Record, ties: Ties, wide: bool = False) -> dict[str, Serialized]:
+        """The arrays once an update is added, in their own types: what plain transport would have delivered.
+
+        `wide`: as float64, where rounding would move them by more than the update does.
+        """
         update, tied, arrays = payload.dense(), dict(ties), dict[str, Serialized]()
         spans = {tensor.name: tensor for tensor in self.layout.tensors}
         for name, array in self.arrays().items():
@@ -197,8 +200,9 @@ class NamedModel:
             if tensor is None:
                 arrays[name] = exact.get(name, array)
                 continue
-            moved = view(array) + update[tensor.span].reshape(tensor.shape)
-            arrays[name] = to_array(np.asarray(moved.astype(array.dtype, copy=False)))
+            change, dtype = update[tensor.span].reshape(tensor.shape), np.float64 if wide else array.dtype
+            moved = np.add(view(array), change, dtype=np.float64 if wide else None)
+            arrays[name] = to_array(np.asarray(moved.astype(dtype, copy=False)))
         return arrays
 
     def check_plain(self, record: Record) -> None:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 import secrets
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import xxhash
 
@@ -29,6 +30,8 @@ from fedsparq.federate.messages import (
     reply_digest,
 )
 from fedsparq.federate.public import PublicModel
+from fedsparq.federate.state import acknowledgement_of, counted_number
+from fedsparq.federate.validation import decode_sent
 from fedsparq.layout import Arrays, part_of
 from fedsparq.method import Identity, Method
 from fedsparq.payload import Payload
@@ -92,12 +95,13 @@ class Account:
         return True
 
 
-@dataclass(frozen=True)
-class Received:
+class Received(NamedTuple):
     """A reply that was read: an update, and the arrays that travel exactly."""
 
     payload: Payload
     beside: Beside
+    again: Callable[[], Payload]
+    """Decodes the payload again: as bytes it takes less memory."""
 
 
 class Ledger:
@@ -181,7 +185,7 @@ class Ledger:
         if answer.round != ticket.number:
             raise WireError(f"the answer is for round {answer.round}, not {ticket.number}")
         answer.answers(self.method.identity or Identity(""))
-        payload = decode(answer.blob, model.layout)
+        payload = decode_sent(answer.blob, model.layout, self.method)
         model.check_beside(answer.beside.arrays, answer.beside.ties)
         ticket.digest = reply_digest(message)
         self._shown(ticket)
@@ -191,7 +195,7 @@ class Ledger:
         if public is not None:
             public.downlink.replied(payload)
             public.reported = answer.beside.ties or public.reported
-        return Received(payload, answer.beside)
+        return Received(payload, answer.beside, partial(decode, answer.blob, model.layout))
 
     def evaluated(self, ticket: Ticket, proof: bytes) -> None:
         """Read what came beside an evaluation: which version the client holds."""
@@ -249,20 +253,30 @@ class Ledger:
 
     def load(self, facts: dict[str, Any], arrays: Arrays) -> None:
         """Undo `save`."""
-        self.number, self.numbering, self.slowest = facts["number"], facts["numbering"], facts["slowest"]
-        self.codec = {(client, train): reads for client, train, reads in facts["codec"]}
+        self.number, self.numbering, self.slowest = (facts[name] for name in ("number", "numbering", "slowest"))
+        self.codec = {(client, bool(train)): bool(reads) for client, train, reads in facts["codec"]}
         self.accounts = {
             (client, layout): Account(
-                numbering, Acknowledgement(*last), [Acknowledgement(*each) for each in unconfirmed]
+                numbering, _acknowledged(last), [acknowledgement_of(each) for each in unconfirmed]
             )
             for client, layout, numbering, last, unconfirmed in facts["accounts"]
         }
+        numberings = [self.numbering, *(each.numbering for each in self.accounts.values())]
+        counted_number(self.number)
+        if not all(type(each) is int and 0 <= each < 2**63 for each in numberings):
+            raise ValueError("its rounds have no numbers")
+        if not 0 <= self.slowest < math.inf:
+            raise ValueError(f"a reply of {self.slowest} seconds")
         self.restored = frozenset(client for client, _ in self.accounts)
         self.publics = {}
         for number, each in enumerate(facts["publics"] if self.downlink is not None else ()):
             assert self.downlink is not None
             public = PublicModel.load(self.downlink, each, part_of(str(number), arrays))
             self.publics[public.spec.digest] = public
+
+
+def _acknowledged(entry: Any) -> Acknowledgement:
+    return NOTHING_COUNTED if entry == _listed(NOTHING_COUNTED) else acknowledgement_of(entry)
 
 
 def _listed(each: Acknowledgement) -> list[Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +13,8 @@ from fedsparq.federate.exact import Beside, NamedModel, Ties, to_vector
 from fedsparq.federate.exact_mean import ExactMean, statistics_of
 from fedsparq.federate.model import Model
 from fedsparq.federate.serialized import Record, Serialized
-from fedsparq.federate.server import RoundOutcome, Server
+from fedsparq.federate.server import RoundOutcome, Server, ServerState
+from fedsparq.federate.state import alike
 from fedsparq.federate.validation import Validation
 from fedsparq.layout import Arrays, part_of
 from fedsparq.method import Method
@@ -49,10 +50,24 @@ class NamedServer:
             return
         self._running = Server(model.layout, self._method, now, validation=self._validation)
         if saved:
-            limit, number = (float(each) for each in saved["limit"])
-            state = replace(self._running.state, norm_limit=limit, round=int(number))
-            optimizer, aggregator = part_of("optimizer", saved), part_of("aggregator", saved)
-            self._running.state = replace(state, optimizer=optimizer, aggregator=aggregator)
+            self._running.state = self._restored(self._running, saved)
+
+    def _restored(self, server: Server, saved: Arrays) -> ServerState:
+        """What `saved` gave; RunError if that is not the state of such a server."""
+        state, parts = server.state, dict[str, Arrays]()
+        try:
+            limit, number = saved["limit"].astype(np.float64).tolist()
+            for part, fresh in (("optimizer", state.optimizer), ("aggregator", state.aggregator)):
+                parts[part] = part_of(part, saved)
+                if not all(alike(name, parts[part][name], each, grows=not each.size) for name, each in fresh.items()):
+                    raise ValueError(f"the {part} is not as it begins")
+            if not limit >= 0 or not 0 <= number < 2**53:
+                raise ValueError(f"a norm limit of {limit} after {number} rounds")
+        except (LookupError, TypeError, ValueError) as error:
+            raise RunError(f"the checkpoint is not of such a server: {error}") from None
+        return replace(
+            state, norm_limit=limit, round=int(number), optimizer=parts["optimizer"], aggregator=parts["aggregator"]
+        )
 
     def saved(self) -> Arrays:
         """What a new process needs to go on from here, beside the model."""
@@ -66,16 +81,22 @@ class NamedServer:
         late = self._validation.needs_whole_round or not isinstance(self._method.aggregator, Mean)
         self._exact = ExactMean(self._model.exact, held=late)
 
-    def receive(self, client: int, payload: Payload, beside: Beside, examples: float) -> str:
-        """Take a reply into the round; why it was refused, or nothing."""
+    def receive(
+        self, client: int, payload: Payload, beside: Beside, examples: float, again: Callable[[], Payload] | None = None
+    ) -> str:
+        """Take a reply into the round; why it was refused, or nothing. `again` decodes its payload another time."""
         exact = {**self._model.exact, **beside.arrays}
         try:
-            payload = _tied(payload, beside.ties)
             self._exact.check(exact)
-            payload = replace(payload, buffers=statistics_of(exact))
         except WireError as error:
             return str(error)
-        verdict = self.server.receive_payload(client, payload, examples)  # type: ignore[arg-type]
+        statistics = statistics_of(exact)
+
+        def whole(payload: Payload) -> Payload:
+            return replace(_tied(payload, beside.ties), buffers=statistics)
+
+        reread = again and (lambda: whole(again()))
+        verdict = self.server.receive_payload(client, whole(payload), examples, reread=reread)  # type: ignore[arg-type]
         if verdict.taken:
             self._exact.add(client, exact, examples if self._method.traits.weighs_by_examples else 1.0)
         return verdict.reason

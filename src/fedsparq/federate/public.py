@@ -12,6 +12,7 @@ from fedsparq.federate.downlink import HISTORY, Downlink, Lattice
 from fedsparq.federate.exact import ArraySpec, Beside, NamedModel, Ties, model_digest, span_of
 from fedsparq.federate.model import Model
 from fedsparq.federate.serialized import Serialized, array_digest
+from fedsparq.federate.state import model_of
 from fedsparq.layout import Arrays
 
 _SHORT = 1.2
@@ -111,5 +112,6 @@ class PublicModel:
         made.digests = dict(facts["digests"])
         if "public" not in arrays:
             raise WireError("a checkpoint without its public model")
-        made.downlink = made.downlink.restored(Model(arrays["public"]), facts["downlink"], arrays)
+        public = model_of("public", arrays, made.spec.layout)
+        made.downlink = made.downlink.restored(public, facts["downlink"], arrays)
         return made

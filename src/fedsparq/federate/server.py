@@ -28,7 +28,15 @@ from fedsparq.federate.messages import (
     reply_digest,
 )
 from fedsparq.federate.model import Model
-from fedsparq.federate.validation import Size, Validation, check_kept_in_step, check_sound, size_of, too_large
+from fedsparq.federate.validation import (
+    Size,
+    Validation,
+    check_kept_in_step,
+    check_sound,
+    decode_sent,
+    size_of,
+    too_large,
+)
 from fedsparq.layout import Arrays, Layout
 from fedsparq.method import Identity, Method
 from fedsparq.payload import Payload
@@ -84,9 +92,9 @@ class RoundOutcome:
 
 @dataclass(frozen=True)
 class _Sound:
-    """A sound reply."""
+    """A sound reply, as bytes where these are available: what is decoded takes more memory, by far."""
 
-    update: Update
+    update: Callable[[], Update]
     digest: int
     size: Size
 
@@ -182,21 +190,27 @@ class Server:
                 if not self.downlink.forget(client):
                     raise WireError("the whole model is asked for, but has been sent")
                 return Verdict(False, "the whole model was asked for", resend=True)
-            expected = self.identity_of(client)
-            answer.answers(expected)
-            payload = decode(answer.blob, self.layout)
+            answer.answers(self.identity_of(client))
+            payload = decode_sent(answer.blob, self.layout, self.own_methods.get(client, self.method))
         except WireError as error:
             return self._refuse(client, str(error))
         reread = partial(decode, answer.blob, self.layout)
         return self._take(client, payload, answer.examples, reply_digest(message), reread)
 
-    def receive_payload(self, client: int, payload: Payload, examples: int, seconds: float = 0.0) -> Verdict:
-        """`receive` for an update that a transport has read already."""
+    def receive_payload(
+        self,
+        client: int,
+        payload: Payload,
+        examples: int,
+        seconds: float = 0.0,
+        reread: Callable[[], Payload] | None = None,
+    ) -> Verdict:
+        """`receive` for an update that a transport has read already, and may be able to read again."""
         try:
             self._check_expected(client, self.state.round + 1, seconds)
         except WireError as error:
             return self._refuse(client, str(error))
-        return self._take(client, payload, examples, digest=0)
+        return self._take(client, payload, examples, 0, reread)
 
     def receive_sum(self, levels: NDArray[np.int64], digests: Mapping[int, int]) -> None:
         """Take the sum of these clients' levels, on the support of the open round's plan, into it."""
@@ -247,7 +261,7 @@ class Server:
             raise WireError("the client has answered this round already")
 
     def _take(
-        self, client: int, payload: Payload, examples: int, digest: int, reread: Callable[[], Payload] | None = None
+        self, client: int, payload: Payload, examples: int, digest: int, reread: Callable[[], Payload] | None
     ) -> Verdict:
         current, buffers = self._current(), self.state.model.buffers
         try:
@@ -259,11 +273,12 @@ class Server:
         self.downlink.holds(client, current.number)
         weight = examples if self.method.traits.weighs_by_examples else 1
         size = size_of(payload, buffers, weight, self.validation)
-        sound = _Sound(Update(client, payload, examples, weight, reread), digest, size)
-        if self.validation.needs_whole_round:
-            current.held[client] = sound
-            return Verdict(True)
-        return self._judge(client, sound, self.validation.bounds(()))
+        if not self.validation.needs_whole_round:
+            update = Update(client, payload, examples, weight, reread)
+            return self._judge(client, _Sound(lambda: update, digest, size), self.validation.bounds(()))
+        again = reread or (lambda: payload)
+        current.held[client] = _Sound(lambda: Update(client, again(), examples, weight, reread), digest, size)
+        return Verdict(True)
 
     def _current(self) -> _Open:
         if self._open is None:
@@ -285,14 +300,14 @@ class Server:
         reason = too_large(sound.size, bounds)
         if reason:
             return self._refuse(client, reason)
-        current, payload = self._current(), sound.update.payload
-        current.accumulator.add(sound.update)
+        current, update = self._current(), sound.update()
+        current.accumulator.add(update)
         current.digests[client] = sound.digest
-        self.downlink.replied(payload)
-        for tensor, values in zip(self.layout.parameters, payload.values, strict=True):
+        self.downlink.replied(update.payload)
+        for tensor, values in zip(self.layout.parameters, update.payload.values, strict=True):
             current.kept[tensor.name] = current.kept.get(tensor.name, 0) + len(values)
         for name, measure in self._measures.items():
-            current.measures[name] = current.measures.get(name, 0) + measure(payload)
+            current.measures[name] = current.measures.get(name, 0) + measure(update.payload)
         return Verdict(True)
 
     def _stepped(self, current: _Open, always: bool) -> tuple[ServerState, dict[int, float]]:

@@ -11,12 +11,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedsparq.errors import OptionError, WireError
-from fedsparq.layout import Buffers
+from fedsparq.layout import Buffers, Layout
 from fedsparq.method import Method
-from fedsparq.payload import Payload
+from fedsparq.payload import ClassLevels, Float32Values, Payload
+from fedsparq.wire import decode
 
 ABSURD = 1e6
 """No parameter, statistic or counter of a model in training moves by a million in one round."""
+_ALWAYS_SENT = Float32Values, ClassLevels
+"""Kinds that any other may become where an update is clipped in norm."""
 
 
 @dataclass(frozen=True)
@@ -124,6 +127,15 @@ def too_large(size: Size, bounds: Size) -> str:
     if size.examples > bounds.examples:
         return f"{size.examples:,.0f} examples are claimed, above the limit {bounds.examples:,.0f}"
     return ""
+
+
+def decode_sent(blob: bytes, layout: Layout, method: Method) -> Payload:
+    """Decode an update of a client; WireError for kinds of values that its method never sends."""
+    payload, kinds = decode(blob, layout), method.traits.value_kinds
+    for tensor, values in zip(layout.parameters, payload.values, strict=True):
+        if kinds and not isinstance(values, (*kinds, *_ALWAYS_SENT)):
+            raise WireError(f"layer {tensor.name!r}: {method.name!r} never sends {type(values).__name__}")
+    return payload
 
 
 def check_sound(payload: Payload, before: Buffers | None) -> None:

@@ -11,9 +11,10 @@ from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import Strategy
 
 from fedsparq.archive import ArchiveError, locked, pack, remove_scratch, unpack, write_safely
-from fedsparq.errors import OptionError, RunError, WireError
+from fedsparq.errors import OptionError, RunError
 from fedsparq.federate.exact import pack_arrays, unpack_arrays
 from fedsparq.federate.ledger import Ledger
+from fedsparq.federate.state import counted_number
 from fedsparq.flower.advice import adds_noise, has_own_start, layers
 from fedsparq.flower.records import to_record
 from fedsparq.flower.strategy_state import check_state_known, random_state, restore, set_random_state, state_of
@@ -93,12 +94,15 @@ class Checkpoint:
                     "another folder"
                 )
         try:
-            restore(self._strategy, about["strategy"], part_of("strategy", flat))
+            model = to_record(unpack_arrays(flat["arrays"].tobytes()))
+            restore(self._strategy, about["strategy"], part_of("strategy", flat), model)
             set_random_state(about["random"], part_of("random", flat))
             self._ledger.load(about["ledger"], part_of("ledger", flat))
             self.extra = part_of("extra", flat)
-            return int(about["done"]), to_record(unpack_arrays(flat["arrays"].tobytes()))
-        except (KeyError, TypeError, ValueError, AttributeError, WireError) as error:
+            return counted_number(about["done"]), model
+        except OptionError:
+            raise
+        except Exception as error:  # a strategy of somebody's may raise anything at what it did not write
             raise RunError(f"the checkpoint {self._path} is not what a strategy writes: {error}") from None
 
 

@@ -310,19 +310,20 @@ class LinkedGrid(Grid):
         return Arrived(reply)
 
     def _failed(self, request: Request, reply: Message) -> Arrived | None:
-        ticket, reason = request.ticket, reply.error.reason or "the node failed"
-        unread = STYPE in reason and not reason.startswith("fedsparq")
+        ticket, said = request.ticket, reply.error.reason or "the node failed"
+        reason = said[:MAX_REASON]
+        unread = STYPE in said and not said.startswith("fedsparq")
         if unread and ticket.version and request.purpose not in self.ledger.codec:
             self.ledger.codec[request.purpose] = False
             self._again(request)
             return None
         if reason.startswith(SET_UP):
             self.set_up = reason = reason.removeprefix(SET_UP)
-        if BEHIND in reason:  # how far it says it is, is its own affair
+        if BEHIND in said:  # how far it says it is, is its own affair
             self.ledger.renumber(ticket)
         self.report.failed(ticket.client, ticket.number, reason)
         self.ledger.settle(ticket, 0.0)
-        return Arrived(Message(Error(reply.error.code, reply.error.reason), reply_to=request.first), request)
+        return Arrived(Message(Error(reply.error.code, said[:MAX_REASON]), reply_to=request.first), request)
 
     def _content(self, request: Request, reply: Message) -> Arrived | None:
         ticket, content = request.ticket, reply.content

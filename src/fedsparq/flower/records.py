@@ -6,6 +6,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
@@ -156,8 +157,12 @@ def extra_of(key: str, content: RecordDict) -> bytes:
 
 
 def of_extra(data: bytes) -> tuple[str, RecordDict]:
-    """Undo `extra_of`."""
+    """Undo `extra_of`; WireError for what it does not write, as a state's file may hold."""
     hook = lambda value: bytes.fromhex(value[_HEX]) if _HEX in value else value  # noqa: E731
-    key, metrics, configs = json.loads(data, object_hook=hook)
-    records = {name: MetricRecord(values) for name, values in metrics.items()}
-    return key, RecordDict({**records, **{name: ConfigRecord(values) for name, values in configs.items()}})
+    try:
+        key, metrics, configs = json.loads(data, object_hook=hook)
+        records: dict[str, Any] = {name: MetricRecord(values) for name, values in metrics.items()}
+        records |= {name: ConfigRecord(values) for name, values in configs.items()}
+        return str(key), RecordDict(records)
+    except (ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
+        raise WireError(f"what was said beside a reply cannot be read: {str(error)[:200]}") from None

@@ -252,7 +252,7 @@ class FedSparQ(Strategy):
         """The inner strategy's next model; the replies that it was given count if there is one."""
         given, tickets = list[Message](), list[Ticket]()
         for arrived in arriving:
-            ticket, message = arrived.ticket, _plain(arrived)
+            ticket, message = arrived.ticket, _plain(arrived, self._integers.clips)
             if ticket is not None and not self._ledger.is_open(ticket):
                 continue
             if ticket is not None:
@@ -284,8 +284,8 @@ class FedSparQ(Strategy):
             try:
                 weight = examples(content)
                 if arrived.received is not None:
-                    payload, beside = arrived.received.payload, arrived.received.beside
-                    refused = server.receive(ticket.client, payload, beside, weight)
+                    payload, beside, again = arrived.received
+                    refused = server.receive(ticket.client, payload, beside, weight, again)
                 else:
                     refused = server.receive_plain(ticket.client, only_arrays(content)[1], weight)
             except (WireError, UpdateError) as error:
@@ -348,7 +348,7 @@ class FedSparQ(Strategy):
         """A reply for a loop of its own: it is not decided yet whether it counts."""
         if arrived.ticket is not None and arrived.ticket.train:
             self._delivered.append((arrived.ticket, self._published))
-        return _plain(arrived)
+        return _plain(arrived, self._integers.clips)
 
     def _infer(self, models: list[NamedModel]) -> None:
         """The replies that were handed over counted if the next models are others than those before."""
@@ -378,12 +378,13 @@ class FedSparQ(Strategy):
             raise RunError(f"the run ended without a model: {self._report.commonest}")
 
 
-def _plain(arrived: Arrived) -> Message:
-    """A reply as it would have come without compression."""
+def _plain(arrived: Arrived, wide: bool) -> Message:
+    """A reply as it would have come without compression; `wide`: with floats as float64."""
     request, received = arrived.request, arrived.received
     if request is not None and received is not None:
         content = arrived.message.content
-        arrays = request.ticket.model.after(received.payload, received.beside.arrays, received.beside.ties)
+        beside = received.beside
+        arrays = request.ticket.model.after(received.payload, beside.arrays, beside.ties, wide)
         arrived.message.content = RecordDict({**content, only_arrays(content)[0]: to_record(arrays)})
     return arrived.message
 

@@ -16,10 +16,8 @@ from fedsparq.flower.advice import layers
 from fedsparq.flower.records import to_record
 from fedsparq.layout import Arrays
 
-_KEPT = (
-    *("current_arrays", "momentum_vector", "m_t", "v_t", "clipping_norm", "current_bst"),
-    *("registered_nodes", "current_pos"),
-)
+_MOMENTS = ("current_arrays", "momentum_vector", "m_t", "v_t", "clipping_norm", "current_bst")
+_KEPT = (*_MOMENTS, "registered_nodes", "current_pos")
 """What Flower's own strategies keep from one round to the next."""
 
 
@@ -60,9 +58,15 @@ def state_of(strategy: Strategy) -> tuple[Any, Arrays]:
     return _packed(states, arrays), arrays
 
 
-def restore(strategy: Strategy, facts: Any, arrays: Arrays) -> None:
-    """Undo `state_of` on a strategy that was made anew."""
-    for each, state in zip(layers(strategy), _unpacked(facts, arrays), strict=False):
+def restore(strategy: Strategy, facts: Any, arrays: Arrays, model: ArrayRecord) -> None:
+    """Undo `state_of` on a strategy that was made anew; ValueError for moments of another model than this one."""
+    states = _unpacked(facts, arrays)
+    for moment in (state.get(name) for state in states for name in _MOMENTS):
+        named = moment if isinstance(moment, Mapping) else {}
+        for name, each in named.items():
+            if name not in model or tuple(getattr(each, "shape", ())) not in ((), tuple(model[name].shape)):
+                raise ValueError("what the strategy remembers is of another model")
+    for each, state in zip(layers(strategy), states, strict=False):
         target: Any = each
         for name, value in state.items():
             if name == "own":

@@ -349,7 +349,7 @@ def _class_counts(path: Path) -> ClassCounts | None:
 def _spec_table(path: Path) -> Mapping[str, Any]:
     try:
         return tomllib.loads(_text(path)) if path.is_file() else {}
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise RunError(f"spec.toml is not TOML: {error}") from error
 
 

@@ -201,6 +201,13 @@ class Comparison:
         """The title with the size of the runs, or the note of a shortened run."""
         return f"{self.title} · {self.setting.note or f'{self.setting.clients} clients, {self.setting.rounds} rounds'}"
 
+    @property
+    def privacy(self) -> str:
+        """What private runs have spent, and what that does not cover; empty if none is private."""
+        spent = [each for run in self.runs if (each := run.rounds[-1].epsilon) is not None]
+        what = "bytes, times, coordinates sent, the clients of each round and counts of labels are not private"
+        return f"epsilon {max(spent):.3g} is of the models alone: {what}" if spent else ""
+
     @cached_property
     def labels(self) -> list[str]:
         """Every method and variant."""

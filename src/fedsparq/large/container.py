@@ -25,6 +25,8 @@ MAGIC = b"FSQS"
 _VERSION = 1
 _MAX_HEADER = 1 << 26
 _CHECKSUM = 8
+_AT_ONCE = 1 << 24
+"""Bytes that are read at a time: memory is taken for what is there, not for what is said to be."""
 
 Number = Annotated[int, Field(ge=0, lt=2**63)]
 
@@ -154,7 +156,7 @@ class MessageReader:
 
     def _read(self, count: int) -> bytes:
         parts, left = [], count
-        while left and (part := self._stream.read(left)):
+        while left and (part := self._stream.read(min(left, _AT_ONCE))):
             parts.append(part)
             left -= len(part)
         if left:

@@ -47,7 +47,9 @@ class BitAllocation(Stateless, ABC):
 
     levels: ClassVar[Sequence[int]]
     """The number of levels of each class but the first, which is not sent."""
-    traits: ClassVar[CompressorTraits] = CompressorTraits(is_contractive=False, is_layerwise=True, copies_values=True)
+    traits: ClassVar[CompressorTraits] = CompressorTraits(
+        is_contractive=False, is_layerwise=True, copies_values=True, value_kinds=(ClassLevels,)
+    )
 
     @abstractmethod
     def classes(self, layer: Vector, seed: int) -> BitClasses:

@@ -24,7 +24,7 @@ class LargestCosines(Stateless):
     """The `kept` largest coefficients of each block of a layer under the cosine transform, as float32."""
 
     kept: Count = 32
-    traits: ClassVar[CompressorTraits] = CompressorTraits(copies_values=True)
+    traits: ClassVar[CompressorTraits] = CompressorTraits(copies_values=True, value_kinds=(CosineBlocks,))
 
     def compress(self, update: Vector, layout: Layout, state: Arrays, rng: np.random.Generator) -> Compressed:
         values = tuple(self._largest(update[tensor.span], Blocks.of(tensor)) for tensor in layout.parameters)

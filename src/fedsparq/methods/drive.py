@@ -25,7 +25,9 @@ class Drive(Stateless):
     the least error, which is for error feedback."""
 
     scale: Scale = "unbiased"
-    traits: ClassVar[CompressorTraits] = CompressorTraits(is_layerwise=True, copies_values=True)
+    traits: ClassVar[CompressorTraits] = CompressorTraits(
+        is_layerwise=True, copies_values=True, value_kinds=(RotatedSigns,)
+    )
 
     def compress(self, update: Vector, layout: Layout, state: Arrays, rng: np.random.Generator) -> Compressed:
         values = []

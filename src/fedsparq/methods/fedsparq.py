@@ -148,7 +148,11 @@ class CommonLattice(Stateless):
 
     top: Annotated[int, Field(ge=1, le=MAX_LEVEL)] = 2
     traits: ClassVar[CompressorTraits] = CompressorTraits(
-        has_common_support=True, uses_plan=True, copies_values=True, wants_context=True
+        has_common_support=True,
+        uses_plan=True,
+        copies_values=True,
+        wants_context=True,
+        value_kinds=(UniformLevels,),
     )
 
     def compress(

@@ -43,7 +43,13 @@ class Sketched(Stateless):
     def traits(self) -> CompressorTraits:
         sketches = f"sketches of {self.rows} rows, size {self.size:g} and seed {self.seed}"
         requires = f"a server that adds up {sketches}"
-        return CompressorTraits(is_contractive=False, copies_values=True, provides=sketches, requires=requires)
+        return CompressorTraits(
+            is_contractive=False,
+            copies_values=True,
+            value_kinds=(Sketch, Float32Values),
+            provides=sketches,
+            requires=requires,
+        )
 
     def compress(self, update: Vector, layout: Layout, state: Arrays, rng: np.random.Generator) -> Compressed:
         values = list[Values]()

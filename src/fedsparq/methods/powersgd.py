@@ -26,7 +26,7 @@ class PowerIteration:
     """
 
     rank: Annotated[Count, Field(le=MAX_RANK)] = 4
-    traits: ClassVar[CompressorTraits] = CompressorTraits(copies_values=True)
+    traits: ClassVar[CompressorTraits] = CompressorTraits(copies_values=True, value_kinds=(LowRank, Float32Values))
 
     def init(self, layout: Layout) -> Arrays:
         """Draw the same random Q on every client."""

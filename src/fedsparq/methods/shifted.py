@@ -91,7 +91,9 @@ class UnbiasedRandom(Stateless):
     """k of d coordinates times d / k, as float32; both sides draw them from one seed."""
 
     fraction: Fraction
-    traits: ClassVar[CompressorTraits] = CompressorTraits(is_contractive=False, copies_values=True)
+    traits: ClassVar[CompressorTraits] = CompressorTraits(
+        is_contractive=False, copies_values=True, value_kinds=(Float32Values,)
+    )
 
     def compress(self, update: Vector, layout: Layout, state: Arrays, rng: np.random.Generator) -> Compressed:
         drawn = Seeded(layout.size, kept_count(self.fraction, layout.size), int(rng.integers(2**63)))

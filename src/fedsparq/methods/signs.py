@@ -29,7 +29,7 @@ class SparseTernary(Stateless):
 
     @property
     def traits(self) -> CompressorTraits:
-        return CompressorTraits(is_layerwise=self.scope == "layer", copies_values=True)
+        return CompressorTraits(is_layerwise=self.scope == "layer", copies_values=True, value_kinds=(Codebook,))
 
     def compress(self, update: Vector, layout: Layout, state: Arrays, rng: np.random.Generator) -> Compressed:
         bounds = layout.bounds if self.scope == "layer" else np.array([0, layout.size])
@@ -63,7 +63,9 @@ class AdaComp(Stateless):
 
     conv_bin: Count = 50
     bin: Count = 500
-    traits: ClassVar[CompressorTraits] = CompressorTraits(is_layerwise=True, copies_values=True, wants_context=True)
+    traits: ClassVar[CompressorTraits] = CompressorTraits(
+        is_layerwise=True, copies_values=True, wants_context=True, value_kinds=(Codebook,)
+    )
 
     def compress(
         self, update: Vector, layout: Layout, state: Arrays, rng: np.random.Generator, context: RoundContext

@@ -33,6 +33,7 @@ class CommonSigns:
     traits: ClassVar[CompressorTraits] = CompressorTraits(
         draws_per_round=True,
         copies_values=True,
+        value_kinds=(Codebook,),
         provides="signs on a common support",
         requires="a channel that adds up signs",
     )

@@ -167,12 +167,12 @@ class Member:
             about, arrays = unpack(data)
             known = {int(client): bytes.fromhex(key) for client, key in about["known"].items()}
             made = cls(NodeKey(bytes.fromhex(about["node"])), known, bytes.fromhex(about["secret"]))
-        except (ArchiveError, KeyError, ValueError, AttributeError) as error:
+            for stage in range(_FIRST, _LAST + 1):
+                if f"answer.{stage}" in arrays:
+                    made.requests[stage] = arrays[f"request.{stage}"].tobytes()
+                    made.answers[stage] = arrays[f"answer.{stage}"].tobytes()
+        except (ArchiveError, KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise SecureSumError(f"the state of a secure sum cannot be read: {error}") from None
-        for stage in range(_FIRST, _LAST + 1):
-            if f"answer.{stage}" in arrays:
-                made.requests[stage] = arrays[f"request.{stage}"].tobytes()
-                made.answers[stage] = arrays[f"answer.{stage}"].tobytes()
         return made
 
     @property

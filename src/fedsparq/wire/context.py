@@ -25,7 +25,7 @@ from fedsparq.wire.chunks import Body, Part
 Levels = NDArray[np.int16]
 
 CONTEXT_LIMIT = 1 << 18
-"""Up to this many coordinates context coding is worth its time, about 50 ns each."""
+"""Up to this many coordinates levels may be coded by context, which takes about 50 ns each."""
 _MIN_CONTEXT_CODED = 64
 
 _WEIGHTS = tuple(round(65536 * weight) for weight in (0.4, 0.4, 0.4, -0.2, 0.4, 0.2, 0.4))
@@ -72,6 +72,8 @@ def write_levels(writer: Writer, payload: Payload, values: tuple[ScaledLevels, .
 
 def read_levels(reader: Reader, layout: Layout, short: bool, parts: list[Part]) -> Body:
     """Undo `write_levels`; what each byte was for is added to `parts`."""
+    if layout.size > CONTEXT_LIMIT:
+        raise WireError(f"levels of {layout.size:,} coordinates are coded by context; {CONTEXT_LIMIT:,} are the most")
     headers = []
     for tensor in layout.parameters:
         at = reader.at

@@ -16,7 +16,7 @@ from fedsparq.lab.engines.flower import GridEngine, client_app
 from fedsparq.lab.experiments.flower_app import find_clients
 from fedsparq.lab.experiments.run import run
 from fedsparq.lab.specs import RunSpec
-from inprocess_grid import InProcessGrid
+from inprocess_grid import Fate, InProcessGrid
 
 SPEC = RunSpec(clients=3, rounds=2, train_limit=150, test_limit=50)
 HOSTILE = 2
@@ -67,13 +67,17 @@ IGNORED: dict[str, Change] = {
 """The answer is sound, and how many bytes it has is seen."""
 
 
-def play(change: Change, folder: Path) -> list[dict]:
+def changing(change: Change) -> Fate:
     def fate(reply: Message) -> Message:
         if reply.metadata.src_node_id == 100 + HOSTILE:
             changed = change(reply.content)
             reply.content = changed if isinstance(changed, RecordDict) else RecordDict({**reply.content, **changed})
         return reply
 
+    return fate
+
+
+def play(fate: Fate, folder: Path) -> list[dict]:
     def engine(spec, task, states):
         apps = [client_app(spec, states, str(Path.cwd()))] * spec.clients
         grid = InProcessGrid(apps, fate=fate)
@@ -85,7 +89,7 @@ def play(change: Change, folder: Path) -> list[dict]:
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_answers_that_no_client_sends(shape, tmp_path):
-    rounds = play(SHAPES[shape], tmp_path)
+    rounds = play(changing(SHAPES[shape]), tmp_path)
     assert [each["clients"] for each in rounds] == [2, 2]
     for each in rounds:
         assert any(event["client"] == HOSTILE for event in each["events"])
@@ -95,7 +99,7 @@ def test_answers_that_no_client_sends(shape, tmp_path):
 
 @pytest.mark.parametrize("shape", IGNORED)
 def test_how_many_bytes_came_is_counted_not_believed(shape, tmp_path):
-    rounds = play(IGNORED[shape], tmp_path)
+    rounds = play(changing(IGNORED[shape]), tmp_path)
     assert [each["clients"] for each in rounds] == [3, 3]
     assert all(0 < each["upload_bytes"] < 10**6 for each in rounds)
 
@@ -132,3 +136,17 @@ def test_a_node_that_does_not_say_its_part_is_left_out(said):
     sound = [RecordDict({"about": ConfigRecord({"partition-id": number})}) for number in (1, 0)]
     grid = InProcessGrid([Introducing([said, *sound]).app()] * 3)
     assert find_clients(grid, 2) == {1: 101, 0: 102}
+
+
+@pytest.mark.parametrize("measured", [(float("inf"), float("-inf")), (1e308, 1e308)])
+def test_metrics_of_two_nodes_that_have_no_sum(measured, tmp_path):
+    def fate(reply: Message) -> Message:
+        number = reply.metadata.src_node_id - 100
+        if number:
+            more = about(metrics=["a"], measured=[measured[number - 1]])(reply.content)
+            reply.content = RecordDict({**reply.content, **more})
+        return reply
+
+    rounds = play(fate, tmp_path)
+    assert [each["clients"] for each in rounds] == [3, 3]
+    assert all(each["metrics"]["a"] is None for each in rounds)

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from fedsparq.lab.report import tables
-from fedsparq.lab.report.page import TEMPLATES
+from fedsparq.lab.report.page import TEMPLATES, write_report
 from fedsparq.lab.report.tables import MEAN, NO_ATTACK, attack_table, bytes_with_spread, print_tables, with_spread
 from fedsparq.lab.results import Results, Spread
 from made_runs import make_run
@@ -182,3 +182,22 @@ def test_spreads_for_people():
     assert with_spread(Spread(0.24, 0.012, 3), 1, " %", 100) == "24.0 ± 1.2 %"
     assert bytes_with_spread(Spread(6_240_000, 120_000, 3)) == "6.24 ± 0.12 MB"
     assert with_spread(Spread(float("nan"), float("nan"), 2), 2) == "not finite"
+
+
+def test_beside_epsilon_stands_which_figures_it_does_not_cover(tmp_path):
+    """On the page and in the terminal, for private runs alone."""
+    texts = []
+    for name, epsilon in (("plain", None), ("private", 3.75)):
+        folder = make_run(tmp_path / name, rounds=2)
+        lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+        told = [line | ({} if epsilon is None else {"epsilon": epsilon * line["round"] / 2}) for line in lines]
+        (folder / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in told))
+        out = io.StringIO()
+        print_tables(Results.read([folder]), Console(file=out, width=200))
+        write_report([folder], tmp_path / "page.html")
+        texts.append((out.getvalue(), (tmp_path / "page.html").read_text()))
+    for plain, private in zip(*texts, strict=True):
+        assert "epsilon 3.75" not in plain
+        (line,) = [line for line in private.splitlines() if "epsilon 3.75" in line]
+        for figure in ("bytes", "clients", "coordinates", "labels"):
+            assert figure in line.split("epsilon 3.75")[1]

@@ -204,6 +204,14 @@ class _Rounds:
         return _record(outcome, len(clients), traffic, metrics, self.accountant.spent())
 
 
+def _mean(values: Sequence[float]) -> float:
+    """Return the mean of what nodes measured; NaN where they say what has no sum."""
+    try:
+        return math.fsum(values) / len(values)
+    except (ValueError, OverflowError):
+        return math.nan
+
+
 def _record(
     outcome: RoundOutcome, asked: int, traffic: Traffic, metrics: dict[str, float], epsilon: float | None
 ) -> Round:
@@ -215,7 +223,7 @@ def _record(
         accuracy=metrics.get("accuracy", math.nan),
         loss=metrics.get("loss", math.nan),
         metrics={name: value for name, value in metrics.items() if name not in ("accuracy", "loss")}
-        | {name: math.fsum(values) / len(values) for name, values in traffic.metrics.items()}
+        | {name: _mean(values) for name, values in traffic.metrics.items()}
         | outcome.recorded,
         upload_bytes=traffic.up / max(1, asked),
         download_bytes=traffic.down / max(1, asked),

@@ -114,6 +114,8 @@ class Section:
         """How the runs were made, as far as they all agree."""
         runs, setting = self.comparison.runs, self.comparison.setting
         facts = [f"model {setting.model}", f"{setting.clients} clients", f"{setting.rounds} rounds"]
+        if self.comparison.privacy:
+            facts.append(self.comparison.privacy)
         if setting.train_examples:
             facts.append(f"{setting.train_examples:,} training examples")
         if not runs:

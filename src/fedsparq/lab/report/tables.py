@@ -249,6 +249,8 @@ def _print(comparison: Comparison, first: dict[str, Callable[[Comparison, str], 
     for row in zip(comparison.labels, *cells.values(), strict=True):
         table.add_row(*row)
     console.print(table)
+    if comparison.privacy:
+        console.print(comparison.privacy)
 
 
 def _mean_bytes(comparison: Comparison, label: str, measure: Measure) -> str:
