@@ -105,16 +105,20 @@ def test_no_item_of_a_list_got_into_the_one_before(site: Path) -> None:
 
 def test_the_readme_has_the_numbers_of_the_runs_that_are_kept() -> None:
     runs = {run.label: run for run in Results.read([ROOT / "results" / "quickstart"]).runs}
-    rows = re.findall(r"^\| \**([\w-]+)\** \| (.*) % \| (.*) \| (.*) \| 1/?(.*) \| (.*) % \|$", readme(), re.MULTILINE)
-    assert {row[0] for row in rows} == set(runs)
-    for name, accuracy, loss, sent, ratio, kept in rows:
+    whole, row = runs["fedavg"], r"^\| \**([\w-]+)\** \|" + r" (.*) \|" * 8 + "$"
+    rows = [found for found in re.findall(row, readme(), re.MULTILINE) if found[0] != "method"]
+    assert {found[0] for found in rows} == set(runs)
+    for name, accuracy, loss, up, down, both, less_up, less, kept in rows:
         run = runs[name]
-        size, unit = sent.split()
-        assert float(accuracy) == pytest.approx(run.accuracy, abs=0.005)
+        traffic = run.upload_bytes + run.download_bytes
+        assert float(accuracy.rstrip(" %")) == pytest.approx(run.accuracy, abs=0.005)
         assert float(loss) == pytest.approx(run.loss, abs=0.0005)
-        assert float(size) * {"kB": 1e3, "MB": 1e6}[unit] == pytest.approx(run.upload_bytes, rel=0.005)
-        assert float(ratio or 1) == pytest.approx(runs["fedavg"].upload_bytes / run.upload_bytes, abs=0.05)
-        assert float(kept) == pytest.approx(100 * run.kept, abs=0.05)
+        for text, exact in ((up, run.upload_bytes), (down, run.download_bytes), (both, traffic)):
+            size, unit = text.split()
+            assert float(size) * {"kB": 1e3, "MB": 1e6}[unit] == pytest.approx(exact, rel=0.006)
+        assert float(less_up[2:] or 1) == pytest.approx(whole.upload_bytes / run.upload_bytes, abs=0.05)
+        assert float(less[2:] or 1) == pytest.approx((whole.upload_bytes + whole.download_bytes) / traffic, abs=0.051)
+        assert float(kept.rstrip(" %")) == pytest.approx(100 * run.kept, abs=0.05)
 
 
 def test_the_picture_is_drawn_from_the_runs_that_are_kept(tmp_path: Path) -> None:

@@ -142,7 +142,7 @@ def check_secrets(data: bytes) -> bool:
 
 
 def _adaptive(folder: Path) -> FedSparQ:
-    return FedSparQ(FedAdam(fraction_evaluate=0.0), downlink="fedsparq", checkpoint=folder, federation="f")
+    return FedSparQ(FedAdam(fraction_evaluate=0.0), downlink="lattice", checkpoint=folder, federation="f")
 
 
 def _own(folder: Path) -> FedSparQ:

@@ -31,9 +31,11 @@ def headers() -> tuple[bytes, ...]:
     first = Broadcast.decode(broadcasts()[1])
     whole = (Model(np.ones(180, np.float32)).encode(SPEC.layout),)
     beside = Beside({"b": to_array(np.array(3))}, (), SPEC)
-    named = replace(first, federation="hospitals", session=7, version=3, numbering=9, evaluate=True, hold=True)
-    sent = replace(named, layout_digest=SPEC.layout.digest, blobs=whole, beside=beside)
-    return tuple(each.encode() for each in (sent, replace(sent, federation=""), replace(sent, digest=5)))
+    named = replace(
+        first, federation="hospitals", session=7, version=3, numbering=9, evaluate=True, hold=True, digest=0
+    )
+    sent = replace(named, layout_digest=SPEC.layout.digest, digest=0, blobs=whole, beside=beside)
+    return tuple(each.encode() for each in (sent, replace(sent, federation="")))
 
 
 def forge_header(data: bytes) -> bytes:

@@ -43,7 +43,7 @@ def recorded(states: Path) -> list[tuple[Context, dict[Path, bytes], Message]]:
         found.append((context, files, deepcopy(message)))
         return app(message, context)
 
-    for downlink in ("fedsparq", None):
+    for downlink in ("lattice", None):
         grid = InProcessGrid([listening, client_app(compress(state=states))])  # type: ignore[list-item]
         FedSparQ(downlink=downlink).start(grid, model(), num_rounds=ROUNDS, timeout=1)
     return found

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from fedsparq.flower.wrapped import unwrap, wrap
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from sound_messages import replies
 from toy import client_app, model
@@ -19,7 +18,7 @@ from toy import client_app, model
 from fedsparq.errors import WireError
 from fedsparq.federate.validation import Validation
 from fedsparq.flower import FedSparQ, compress
-from fedsparq.flower.records import extra_of, of_extra
+from fedsparq.flower.records import extra_of, of_extra, unwrap, wrap
 from fedsparq.lab.engines.engine import Asked
 from fedsparq.lab.engines.flower import GridEngine
 from inprocess_grid import InProcessGrid
@@ -124,7 +123,7 @@ def _app(*mods: Any) -> Any:
 
 KINDS: tuple[Callable[[], FedSparQ], ...] = (
     lambda: FedSparQ(aggregator="robust", validation=Validation(norm_limit="3x median")),
-    lambda: FedSparQ(downlink="fedsparq", fraction_evaluate=1.0),
+    lambda: FedSparQ(downlink="lattice", fraction_evaluate=1.0),
 )
 
 

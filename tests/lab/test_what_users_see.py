@@ -73,7 +73,7 @@ ROUND = {
 }
 RUN_OPTIONS = """
 --aggregator --aggregator-option --alpha --augment --batch-size --budget --client-column --clients --clip --dataset
---dataset-option --delta --device --downlink --downlink-option --engine --epochs --epsilon --example-clip --fraction
+--dataset-option --delta --device --downlink --engine --epochs --epsilon --example-clip --first-model --fraction
 --label-column --lr --method --model --model-option --optimizer --optimizer-option --option --out --partition --resume
 --rounds --sampling --secure-sums --seed --steps --task --task-option --test-limit --track --train-limit --window
 --workers

@@ -178,6 +178,7 @@ def test_one_round_is_the_mean_of_what_was_decoded(tmp_path: Path, method: str) 
     run(one, tmp_path)
     task = build_task(one)
     start, chosen = task.initial(), one.chosen_method()
+    start = one.lattice.start(task.layout, start) if one.lattice else start
     total, weight = np.zeros(task.layout.size), 0.0
     for client in range(3):
         trained = task.train(client, start, 1, chosen.gradient_hook(chosen.init(task.layout)))
