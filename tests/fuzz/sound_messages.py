@@ -169,6 +169,7 @@ def broadcasts() -> tuple[bytes, ...]:
     made = [broadcast(3), broadcast(3, last=own), broadcast(3, last=own, norm_limit=0.1)]
     made += [broadcast(3, last=own, **several), broadcast(3, last=own, **plan)]
     made += [broadcast(3, last=own, base=2, blobs=(encode(replace(change, buffers=BUFFERS)),))]
+    made += [broadcast(3, hold=False), broadcast(3, blobs=(_MODEL.encode(LAYOUT), encode(change)))]
     return tuple(each.encode() for each in made)
 
 
