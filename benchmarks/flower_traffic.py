@@ -1,7 +1,8 @@
 """What a Flower app that trains and evaluates on its nodes sends and receives, by Flower's own counter.
 
 An MLP (101,770 parameters) on the small MNIST, SuperNodes with TLS and node keys, fifteen rounds: plain Flower, and
-both strategies with `fedsparq-adaptive` in both directions. The counter is the SuperLink's for each run
+both strategies with `fedsparq-adaptive` as it is, both directions compressed; `one-bit` with a first model of one bit
+per weight. The counter is the SuperLink's for each run
 (`network-traffic` of `flwr ls --format json`: the protobuf messages and objects that nodes pushed and pulled). It is
 read after the first round, whose model travels whole, and at the end. A run that failed, or in which a node missed a
 round, as on a machine with too much other work, is done again. Results are added to the file `--out`; what it has is
@@ -26,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "deploy"))
 from one_machine import Federation, RunFailedError, wait
 
 APP = Path(__file__).with_name("flower_mnist_app")
-VARIANTS = ("plain", "Compressed", "FedSparQ")
+VARIANTS = ("plain", "Compressed", "FedSparQ", "one-bit")
 ATTEMPTS = 5
 
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from fedsparq.flower import Compressed, FedSparQ, compress
 from fedsparq.lab.tasks.load import load
 
-METHOD, BITS = "fedsparq-adaptive", 0.3
+METHOD = "fedsparq-adaptive"
 BATCH, RATE = 32, np.float32(0.1)
 Layers = dict[str, NDArray[np.float32]]
 
@@ -76,9 +76,11 @@ def serve(grid: Grid, context: Context) -> None:
 def _strategy(variant: str, nodes: int) -> Strategy:
     everybody = {"min_train_nodes": nodes, "min_evaluate_nodes": nodes, "min_available_nodes": nodes}
     if variant == "FedSparQ":
-        return FedSparQ(METHOD, bits=BITS, downlink="lattice", fraction_evaluate=1.0, **everybody)  # type: ignore[arg-type]
+        return FedSparQ(METHOD, fraction_evaluate=1.0, **everybody)  # type: ignore[arg-type]
+    if variant == "one-bit":
+        return FedSparQ(METHOD, first_model="one-bit", fraction_evaluate=1.0, **everybody)  # type: ignore[arg-type]
     plain = FedAvg(**everybody)  # type: ignore[arg-type]
-    return plain if variant == "plain" else Compressed(plain, METHOD, bits=BITS, downlink="lattice")
+    return plain if variant == "plain" else Compressed(plain, METHOD)
 
 
 def _examples(part: str) -> tuple[NDArray[np.float32], NDArray[np.int64]]:

@@ -133,6 +133,7 @@ class OverFlower(Machine):
         seed=st.integers(0, 2**32),
     )
     def begin(self, chosen, sharing, down, seed) -> None:
+        self.level = logging.getLogger("flwr").level
         logging.getLogger("flwr").setLevel(logging.CRITICAL)
         self.name, self.options, self.down, self.sharing = *chosen, down, sharing and isinstance(self, OwnServer)
         self.method = method(self.name if isinstance(self, OwnServer) else "fedavg")
@@ -145,6 +146,7 @@ class OverFlower(Machine):
 
     def teardown(self) -> None:
         if hasattr(self, "folder"):
+            logging.getLogger("flwr").setLevel(self.level)
             self.folder.cleanup()
 
     def made(self) -> FedSparQ:

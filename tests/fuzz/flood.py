@@ -10,6 +10,7 @@ it was is in the file named last.
 from __future__ import annotations
 
 import json
+import logging
 import resource
 import signal
 import sys
@@ -29,6 +30,7 @@ MEMORY = 3 << 30
 
 def main(name: str, count: int, seed: int, file: Path) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    logging.getLogger("flwr").setLevel(logging.CRITICAL)
     target, rng, found, raised = TARGETS[name], np.random.default_rng([seed, len(name)]), Counter[str](), set[str]()
     seeds = target.seeds()
     for message in seeds:

@@ -6,7 +6,6 @@ The bytes of a message choose what is said, so that a mutation of one is another
 from __future__ import annotations
 
 import hashlib
-import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -23,7 +22,6 @@ from fedsparq.lab.engines.engine import Asked
 from fedsparq.lab.engines.flower import GridEngine
 from inprocess_grid import InProcessGrid
 
-logging.getLogger("flwr").setLevel(logging.CRITICAL)
 HOSTILE = 102
 WORDS = ("fedsparq behind: 5", "fedsparq: set-up ", "fedsparq/1", "x" * 100_000, "\0\ud7ff\n", "[" * 5000, "None")
 NUMBERS = (0, 1, -1, 10, 2**31, 2**53, 2**63 - 1, -(2**63), 0.5, -0.0, 1e-300, 1e308, float("inf"), float("nan"))
