@@ -34,6 +34,8 @@ HISTORY = 64
 _NOISE, _MAX_NOISE, _UNKNOWN_NOISE, _POWER = 0.3, 24.0, 3.0, 1.9
 """Variance of the dead zone, in variances of the replies' mean: where every client takes part in each round; at most;
 before it is known who takes part; and the power of the participation that it falls with."""
+_MAX_REPLIES = 10_000
+"""Replies to one public model that set the next step; a server may stay at one model for long."""
 _LAYERS = ("grid", "variance", "steps")
 
 
@@ -136,7 +138,7 @@ class Downlink:
 
     def replied(self, payload: Payload) -> None:
         """Take note of a reply that was received: the rounding error of its values sets the next step."""
-        if self.compressed:
+        if self.compressed and len(self.squares) < _MAX_REPLIES:
             self.squares.append(layer_squares(payload))
 
     def holds(self, client: int, number: int) -> None:
