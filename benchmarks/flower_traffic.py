@@ -82,7 +82,7 @@ def _run(federation: Federation, variant: str, rounds: int) -> tuple[dict[str, A
         sum(map(int, re.findall(words, log)))
         for words in (
             r"aggregate_train: Received (\d+) results",
-            r"bytes up in (\d+) replies",
+            r"fedsparq: (\d+) replies;",
             r"aggregate_evaluate: Received (\d+) results",
         )
     )

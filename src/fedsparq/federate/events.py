@@ -120,8 +120,9 @@ class Reporter:
             for name in ("up_bytes", "down_bytes", "evaluation_bytes", "plain_bytes")
         )
         if total := up + down + evaluation:
-            text = "fedsparq: sent %s bytes up, %s down and %s to evaluate; uncompressed %s, %.1f times as many"
-            self.logger.log(INFO, text, f"{up:,}", f"{down:,}", f"{evaluation:,}", f"{plain:,}", plain / total)
+            text = "fedsparq: %d replies; %s bytes up, %s down and %s to evaluate; uncompressed %s, %.1f times as many"
+            replies = sum(report.replies for report in rounds)
+            self.logger.log(INFO, text, replies, f"{up:,}", f"{down:,}", f"{evaluation:,}", f"{plain:,}", plain / total)
 
     def once(self, text: str) -> None:
         """Warn of something, once."""
