@@ -72,3 +72,12 @@ def test_an_error_text_of_megabytes_is_cut_before_anybody_logs_it(tmp_path, capl
         rounds, _ = play(MAKE["compressed"], tmp_path, "9" * 5_000_000, False)
     assert max(len(record.getMessage()) for record in caplog.records) < 10_000
     assert all(len(event.reason) < 10_000 for each in rounds for event in each.events)
+
+
+@pytest.mark.parametrize("kind", MAKE)
+def test_the_log_names_the_node_on_one_line_whatever_it_says(kind, tmp_path, caplog):
+    with caplog.at_level(0, "flwr"):
+        play(MAKE[kind], tmp_path, "\x1b[2J\r\nnode 100 has failed", False)
+    ours = [text for record in caplog.records if (text := record.getMessage()).startswith("fedsparq: node ")]
+    assert len(ours) == ROUNDS
+    assert all(text.startswith(f"fedsparq: node {HOSTILE} ") and text.isprintable() for text in ours)

@@ -109,7 +109,7 @@ def replies() -> tuple[bytes, ...]:
 
 
 def new_client(store: MemoryStore) -> Client:
-    return Client(0, LAYOUT, lambda start, hook, number: Trained(update(number), 10, BUFFERS), store, _resolve)
+    return Client(0, LAYOUT, lambda start, hook, number: Trained(update(number), 10, BUFFERS), store, resolved)
 
 
 @lru_cache(256)
@@ -117,7 +117,7 @@ def _made(identity: bytes) -> Method:
     return resolver()(Identity.decode(identity))
 
 
-def _resolve(identity: Identity) -> Method:
+def resolved(identity: Identity) -> Method:
     """Methods that were made before are not made again: that is most of a client's work on a small model."""
     return _made(identity.encode())
 

@@ -180,7 +180,7 @@ TARGETS = {
     "flower-extra": Target(nodes.extras, files.unforged, nodes.always, nodes.check_extra),
     "held-model": Target(files.held_models, forging.forge_archive, forging.archive_holds, files.check_held),
     "secrets": Target(files.secrets, forging.forge_archive, forging.archive_holds, files.check_secrets),
-    "masked-request": Target(sums.requests, sums.forge_request, nodes.always, sums.check_request),
+    "masked-request": Target(sums.requests, sums.forge_request, sums.request_holds, sums.check_request),
     "secure-conversation": Target(sums.seeds, files.unforged, nodes.always, sums.check_sum),
     "stream": Target(files.streams, files.forge_stream, files.stream_holds, files.check_stream),
     "residual": Target(files.residuals, files.unforged, nodes.always, files.check_residual),

@@ -24,8 +24,8 @@ SOURCE = HERE.parents[1] / "src" / "fedsparq"
 SHORT, LONG = 200, 100_000
 SLOW = {"flower-answer": 40, "flower-checkpoint": 40, "secure-conversation": 40, "masked-request": 100}
 """Those that play a round for each message: as many in a short run."""
-ANY = ("flower-answer", "deploy-answer", "secure-conversation", "masked-request")
-"""Whose seeds choose what is said, or are mostly not for this client."""
+ANY = ("flower-answer", "deploy-answer", "secure-conversation")
+"""Whose seeds choose what is said."""
 MOSTLY_TRUE = ("acknowledgement", *ANY)
 """Where much of what is changed is as true as it was."""
 

@@ -133,6 +133,15 @@ def until_unmasking() -> Round:
     return playing
 
 
+@pytest.mark.parametrize("clients", [3, 4, 5, 20, 65])
+def test_colluders_alone_give_no_secret_away_where_all_are_neighbours(clients: int) -> None:
+    for colluders in range(clients - 1):
+        terms = Terms.usual("test", 1, 4, 8, clients, colluders)
+        assert colluders < terms.threshold < terms.survivors
+    with pytest.raises(OptionError):
+        Terms.usual("test", 1, 4, 8, clients, clients - 1)
+
+
 def test_terms_that_would_let_two_halves_meet_are_refused() -> None:
     with pytest.raises(OptionError, match="more than half"):
         replace(FOUR, neighbours=3, threshold=1)

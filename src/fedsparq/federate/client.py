@@ -169,13 +169,13 @@ class Client:
         if broadcast.plan is not None and broadcast.plan.support is not None:
             broadcast.plan.support.check_size(layout.size)
         remarks: tuple[str, ...] = ()
-        method, state = self.resolve(broadcast.method), None
+        method, state, renumbered = self.resolve(broadcast.method), None, None
         if method.traits.plans_rounds and broadcast.plan is None and not broadcast.evaluate:
             raise WireError(f"the broadcast has no round plan, which {method.label!r} needs")
         if not self.error_feedback:
             method = replace(method, feedback="off").named(method.identity)
         if not broadcast.evaluate:
-            state, remarks = self._state(broadcast, method, layout)
+            state, remarks, renumbered = self._state(broadcast, method, layout)
             if state and state.round == broadcast.round and state.in_flight:
                 remarks = (*remarks, "broadcast came again: same reply sent again")
                 return Resend(broadcast, remarks, reply=state.in_flight, extra=state.extra)
@@ -191,6 +191,8 @@ class Client:
         if broadcast.evaluate:
             self._hold(broadcast, named, held)
             return Evaluate(broadcast, named=named)
+        if renumbered:  # files are named by their rounds: the newest is not to be taken for an older one
+            self.store.save(self.number, renumbered)
         model = Model(named.vector, named.buffers) if method.traits.needs_model_change else None
         state, remark = acknowledge(state, broadcast, method, layout, self.resolve, model)
         remarks = (*remarks, remark) if remark else remarks
@@ -228,19 +230,18 @@ class Client:
 
     def _state(
         self, broadcast: Broadcast, method: Method, layout: Layout
-    ) -> tuple[ClientState | None, tuple[str, ...]]:
-        loaded = self.store.load(self.number, layout)
+    ) -> tuple[ClientState | None, tuple[str, ...], ClientState | None]:
+        """The state to go on from, remarks, and what is to be saved first: the state under other numbers of rounds."""
+        loaded, renumbered = self.store.load(self.number, layout), None
         state, remarks = loaded.state, (loaded.remark,) if loaded.remark else ()
         if state and state.numbering != broadcast.numbering:
-            # Files are named by their rounds: saved at once, so that the newest is not taken for an older one.
-            state = replace(state, round=0, numbering=broadcast.numbering)
-            self.store.save(self.number, state)
+            state = renumbered = replace(state, round=0, numbering=broadcast.numbering)
         if state and not self.error_feedback and state.compression.residual is not None:
             remarks = (*remarks, "without error feedback: residual dropped")
             state = replace(state, compression=replace(state.compression, feedback={}), in_flight=b"", waiting=())
         if state and state.method == broadcast.method and not state.fits(method.init(layout)):
-            return None, (*remarks, f"state does not fit its method {broadcast.method.name!r}: left aside")
-        return state, remarks
+            return None, (*remarks, f"state does not fit its method {broadcast.method.name!r}: left aside"), renumbered
+        return state, remarks, renumbered
 
     def _held(self) -> HeldModel | None:
         return self.store.load_held(self.number, self.layout or Layout(()))

@@ -168,9 +168,10 @@ class Downlink:
             return Downlink(self.layout, self.lattice)
         (answers, current), count = facts["answers"], len(self.layout.parameters)
         squares = arrays["squares"]
-        sizes = {arrays[name].size for name in _LAYERS} - {0, count}
+        grid, *others = (arrays[name].shape for name in _LAYERS)
         numbers = (facts["round"], answers, current, *(number for pair in facts["held"] for number in pair))
-        if sizes or (squares.size and squares.shape[1:] != (count,)) or not all(isinstance(n, int) for n in numbers):
+        sound = grid == (count,) and {*others} <= {(0,), (count,)} and all(isinstance(n, int) for n in numbers)
+        if not sound or (squares.size and squares.shape[1:] != (count,)):
             raise ValueError("the downlink's state is not what a server writes")
         if any(array.dtype != np.float64 or not np.isfinite(array).all() for array in _floats(arrays)):
             raise ValueError("the downlink's state has other numbers than a server writes")

@@ -95,13 +95,17 @@ class Reporter:
     def failed(self, client: int, number: int, reason: str) -> None:
         """Record why a client has no reply that can count."""
         self.note(client, number, reason)
-        self.reasons[reason[:MAX_REASON]] += 1
+        self._warn("node %d has no reply that can count: %s", client, reason)
 
     def refuse(self, client: int, number: int, reason: str) -> None:
         """Record a reply that cannot count, for a reason."""
-        self.reasons[reason[:MAX_REASON]] += 1
         self.note(client, number, f"refused: {reason}")
-        self.logger.log(WARNING, "fedsparq: the reply of node %d was refused: %s", client, reason[:MAX_REASON])
+        self._warn("the reply of node %d was refused: %s", client, reason)
+
+    def _warn(self, text: str, client: int, reason: str) -> None:
+        """Count a reason, and log it on one line: nodes write some of them."""
+        self.reasons[reason[:MAX_REASON]] += 1
+        self.logger.log(WARNING, f"fedsparq: {text}", client, repr(reason[:MAX_REASON])[1:-1])
 
     def close(self, number: int, counted: tuple[int, ...]) -> RoundReport:
         kept = sum(self.kept) / len(self.kept) if self.kept else 0.0

@@ -11,7 +11,11 @@ from flwr.serverapp.strategy import FedAvg, Strategy
 from flwr.supercore import log
 
 from fedsparq.errors import OptionError
+from fedsparq.federate.downlink import Lattice
+from fedsparq.federate.lattice import FirstModel
+from fedsparq.federate.validation import check_kept_in_step
 from fedsparq.method import Method
+from fedsparq.methods.registry import compresses_downlink
 from fedsparq.protocols import ClientRule, RuleTraits, hooks_of, traits_of
 
 PRIVATE = tuple(each for name, each in vars(flowers).items() if name.startswith("DifferentialPrivacy"))
@@ -98,3 +102,17 @@ def check_runs(method: Method, runs: Sequence[str], where: str) -> None:
                 f"{method.label!r} changes the gradients of local training by its rule {name!r}, which only the app "
                 f'can do: apply it in the app and say so with runs=["{name}"] in {where}, or choose a method without it'
             )
+
+
+def lattice_of(method: Method, downlink: str | None, first_model: FirstModel) -> Lattice | None:
+    """Return how broadcasts are compressed, or None where they are not; refuse a choice that cannot be kept."""
+    if downlink not in ("auto", "lattice", None):
+        raise OptionError(f"downlink={downlink!r}: choose 'auto', 'lattice' or None")
+    if first_model not in ("8-bit", "one-bit"):
+        raise OptionError(f"first_model={first_model!r}: choose '8-bit' or 'one-bit'")
+    name = method.identity.name if method.identity else ""
+    wanted = downlink == "lattice" or (downlink == "auto" and compresses_downlink(name))
+    check_kept_in_step(method, True, wanted)
+    if first_model == "one-bit" and not wanted:
+        raise OptionError("first_model='one-bit' needs a compressed downlink: give downlink='lattice'")
+    return Lattice(first_model) if wanted else None

@@ -16,15 +16,14 @@ from flwr.serverapp.strategy import FedAvg, Result, Strategy
 from flwr.supercore import log
 
 from fedsparq.errors import OptionError, RunError, UpdateError, WireError
-from fedsparq.federate.downlink import Lattice
 from fedsparq.federate.events import Reporter, RoundReport
 from fedsparq.federate.exact import ArraySpec, NamedModel
 from fedsparq.federate.lattice import FirstModel
 from fedsparq.federate.ledger import Ledger, Ticket
 from fedsparq.federate.model import Model
 from fedsparq.federate.named_server import NamedServer
-from fedsparq.federate.validation import Validation, check_kept_in_step
-from fedsparq.flower.advice import check_message_api, check_runs, has_own_start, say_who_decides, warn_of_robust
+from fedsparq.federate.validation import Validation
+from fedsparq.flower import advice
 from fedsparq.flower.checkpoint import Checkpoint
 from fedsparq.flower.grid import Arrived, LinkedGrid
 from fedsparq.flower.integers import Integers, only_record
@@ -32,7 +31,6 @@ from fedsparq.flower.mod import portable, whole_method
 from fedsparq.flower.records import alike, cast, examples, only_arrays, to_record
 from fedsparq.layout import Arrays
 from fedsparq.method import Method
-from fedsparq.methods.registry import compresses_downlink
 from fedsparq.protocols import Aggregator, Optimizer
 
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
@@ -99,7 +97,7 @@ class FedSparQ(Strategy):
             self._server = NamedServer(chosen, validation or Validation())
             deadline = deadline if deadline is not None or validation is None else validation.deadline
         else:
-            check_message_api(around)
+            advice.check_message_api(around)
             if any(value is not None for value in own.values()):
                 names = ", ".join(name for name, value in own.items() if value is not None)
                 raise OptionError(f"{names}: {type(around).__name__} decides that; leave them out, or the strategy")
@@ -109,9 +107,9 @@ class FedSparQ(Strategy):
                     f"{chosen.label!r} has a server of its own: use FedSparQ({chosen.name!r}), without a strategy"
                 )
             self.__dict__["inner"] = around
-            warn_of_robust(around, chosen)
-        check_runs(chosen, runs, "FedSparQ(...) and compress(...)")
-        lattice = _lattice(chosen, downlink, first_model)
+            advice.warn_of_robust(around, chosen)
+        advice.check_runs(chosen, runs, "FedSparQ(...) and compress(...)")
+        lattice = advice.lattice_of(chosen, downlink, first_model)
         self._ledger, self._report = Ledger(chosen, lattice, federation), Reporter(getLogger("flwr"))
         self._checkpoint = Checkpoint(checkpoint, self.inner, self._ledger) if checkpoint is not None else None
         self._method, self._deadline, self._offset = chosen, deadline, 0
@@ -149,7 +147,7 @@ class FedSparQ(Strategy):
         counted.
         """
         if self._server is None:
-            say_who_decides(self.inner, self._method)
+            advice.say_who_decides(self.inner, self._method)
         else:
             weighs = "by num-examples" if self._method.traits.weighs_by_examples else "all alike"
             log(INFO, "fedsparq: replies weigh %s", weighs)
@@ -170,7 +168,7 @@ class FedSparQ(Strategy):
             if evaluate_fn is not None:
                 configs["evaluate_fn"] = lambda number, now: evaluate_fn(number + offset, now)
             self._linked = LinkedGrid(grid, self._ledger, self._report, deadline=self._deadline)
-            if has_own_start(self.inner):
+            if advice.has_own_start(self.inner):
                 result = self._run_own_start(self._linked, arrays, left, timeout, configs)
             else:
                 result = super().start(self._linked, arrays, left, timeout, **configs)
@@ -395,16 +393,3 @@ def _renumbered(result: Result, offset: int) -> Result:
         for name in ("train_metrics_clientapp", "evaluate_metrics_clientapp", "evaluate_metrics_serverapp"):
             setattr(result, name, {number + offset: record for number, record in getattr(result, name).items()})
     return result
-
-
-def _lattice(method: Method, downlink: str | None, first_model: FirstModel) -> Lattice | None:
-    if downlink not in ("auto", "lattice", None):
-        raise OptionError(f"downlink={downlink!r}: choose 'auto', 'lattice' or None")
-    if first_model not in ("8-bit", "one-bit"):
-        raise OptionError(f"first_model={first_model!r}: choose '8-bit' or 'one-bit'")
-    name = method.identity.name if method.identity else ""
-    wanted = downlink == "lattice" or (downlink == "auto" and compresses_downlink(name))
-    check_kept_in_step(method, True, wanted)
-    if first_model == "one-bit" and not wanted:
-        raise OptionError("first_model='one-bit' needs a compressed downlink: give downlink='lattice'")
-    return Lattice(first_model) if wanted else None

@@ -54,9 +54,10 @@ class Terms:
         cls, federation: str, number: int, length: int, bits: int, clients: int, colluders: int, survivors: int = 0
     ) -> Terms:
         """The usual numbers: up to 64 neighbours, of which more than 3 in 5 are needed, and so many survivors that any
-        two such groups share a client that is no colluder."""
+        two such groups share a client that is no colluder. Where all are neighbours, more than the colluders are
+        needed."""
         neighbours = min(clients - 1, 64)
-        threshold = 3 * neighbours // 5 + 1
+        threshold = max(3 * neighbours // 5, colluders if neighbours == clients - 1 else 0) + 1
         least = max((clients + colluders) // 2, threshold) + 1
         if survivors and survivors < least:
             raise OptionError(
