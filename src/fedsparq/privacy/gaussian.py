@@ -6,7 +6,7 @@ mu = sqrt(R) / z, for which
 
     delta(epsilon) = Phi(mu / 2 - epsilon / mu) - e^epsilon Phi(-mu / 2 - epsilon / mu)
 
-exactly: no bound is lost on the way. No amplification by sampling is claimed.
+in closed form. No amplification by sampling is claimed.
 """
 
 from __future__ import annotations
